@@ -1,1 +1,16 @@
-//! Stub.
+//! The core of rankpin: what the filter and the state service must decide alike, as pure functions.
+//!
+//! Owns names, wire types, the filter's config, session keys, hashing, cached bindings, policies and the two machines of a
+//! request ([`flow::RequestFlow`] and [`attempt`]). Deliberately does not know clocks, randomness, IO, threads, logs,
+//! Envoy or HTTP servers: time and chance are arguments, effects are values.
+#![cfg_attr(
+    not(test),
+    deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)
+)]
+#![warn(missing_docs)]
+
+pub mod contract;
+pub mod hash;
+pub mod header;
+pub mod id;
+pub mod time;

@@ -1,0 +1,115 @@
+//! Every header, cluster, root id, gauge and shared-data name that rankpin reads or writes; the only such strings.
+
+/// Names the Envoy cluster of a placed request (`cluster_header` of the route). Stripped before the worker.
+pub const CLUSTER: &str = "x-rankpin-cluster";
+/// Ordered `ip:port` list that the pool cluster's `override_host` policy follows. Stripped before the worker.
+pub const ENDPOINTS: &str = "x-rankpin-endpoints";
+/// The rank header of vLLM (>= 0.11.1) and SGLang (>= 0.5.10).
+pub const VLLM_RANK: &str = "x-data-parallel-rank";
+/// Steering by trusted callers; stripped on untrusted listeners.
+pub const TRUSTED: &[&str] = &[
+    "x-rankpin-worker",
+    "x-rankpin-rank",
+    "x-rankpin-prefill-worker",
+    "x-rankpin-prefill-rank",
+    "x-rankpin-decode-worker",
+    "x-rankpin-decode-rank",
+    "x-rankpin-dry-run",
+    "x-gateway-destination-endpoint-subset",
+];
+/// Headers a client may never bring along: they steer.
+pub const STRIPPED: &[&str] = &[CLUSTER, ENDPOINTS, VLLM_RANK];
+
+/// Default key sources, first hit wins (affinity section 2).
+pub const SESSION_DEFAULT: &[&str] = &[
+    "x-session-id",
+    "x-session-affinity",
+    "x-dynamo-session-id",
+    "x-smg-routing-key",
+    CLAUDE_SESSION,
+    "thread-id",
+    "session-id",
+    "session_id",
+    "conversation_id",
+    "x-litellm-session-id",
+    "x-aibrix-session-key",
+];
+/// Claude Code's session header, narrowed by [`CLAUDE_AGENT`] when a sub-agent sends it.
+pub const CLAUDE_SESSION: &str = "x-claude-code-session-id";
+/// Names a sub-agent inside a Claude Code session.
+pub const CLAUDE_AGENT: &str = "x-claude-code-agent-id";
+/// Never a session key, whatever the config says: they change with each turn.
+pub const NEVER_A_KEY: &[&str] = &["x-request-id", "traceparent", "x-correlation-id"];
+
+/// Pseudo-headers and plain HTTP names the filter touches.
+pub mod http {
+    /// Request path with query.
+    pub const PATH: &str = ":path";
+    /// Request method.
+    pub const METHOD: &str = ":method";
+    /// Authority, required by Envoy on calls.
+    pub const AUTHORITY: &str = ":authority";
+    /// Response status.
+    pub const STATUS: &str = ":status";
+    /// Cookies.
+    pub const COOKIE: &str = "cookie";
+    /// Body type.
+    pub const CONTENT_TYPE: &str = "content-type";
+    /// Seconds or date after which a client may come again.
+    pub const RETRY_AFTER: &str = "retry-after";
+    /// Bearer token towards the service.
+    pub const AUTHORIZATION: &str = "authorization";
+}
+
+/// Envoy cluster names.
+pub mod cluster {
+    /// The state service's data plane.
+    pub const SERVICE: &str = "rankpin-service";
+    /// Serves when everything else is away: maglev on the session header.
+    pub const DEFAULT: &str = "rankpin-default";
+    /// Prefix of a pool's cluster (`endpoints` steering).
+    pub const POOL_PREFIX: &str = "rankpin-pool-";
+    /// Prefix of a worker's cluster (`cluster` steering).
+    pub const WORKER_PREFIX: &str = "rankpin-worker-";
+}
+
+/// Root ids of the wasm plugin.
+pub mod root {
+    /// Decides; in the listener's filter chain.
+    pub const DOWNSTREAM: &str = "rankpin";
+    /// Once per attempt; in the pool cluster's upstream filter chain.
+    pub const UPSTREAM: &str = "rankpin-upstream";
+    /// Singleton wasm service that watches for the whole Envoy.
+    pub const WATCH: &str = "rankpin-watch";
+}
+
+/// Gauges shared by all VMs of one Envoy (process-wide atomics).
+pub mod gauge {
+    /// Number of the newest snapshot in shared data.
+    pub const SNAPSHOT: &str = "rankpin.snapshot";
+    /// In-flight of slot index `n`.
+    #[must_use]
+    pub fn in_flight(n: u32) -> String {
+        format!("rankpin.slot.{n}.in_flight")
+    }
+}
+
+/// Keys of Envoy's shared data; a fixed set, since nothing there can be deleted.
+pub mod shared {
+    /// Topology blob.
+    pub const TOPOLOGY: &str = "rankpin.topology";
+    /// Slot states and fleet load blob.
+    pub const FLEET: &str = "rankpin.fleet";
+    /// Lease of the elected watcher.
+    pub const LEASE: &str = "rankpin.watch.lease";
+    /// Page geometry and ids; its first writer sets them.
+    pub const META: &str = "rankpin.meta";
+    /// Page `n` of cached bindings.
+    #[must_use]
+    pub fn page(n: u32) -> String {
+        format!("rankpin.page.{n}")
+    }
+}
+
+/// Filter state written by the downstream role: `wasm.rankpin` in access logs.
+pub const PROPERTY: &str = "rankpin";
