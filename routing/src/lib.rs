@@ -13,4 +13,5 @@ pub mod contract;
 pub mod hash;
 pub mod header;
 pub mod id;
+pub mod policy;
 pub mod time;

@@ -1,0 +1,90 @@
+//! The choice among candidates: pure functions of (candidates, load, session, draw), the same in filter and service.
+//!
+//! Callers sort candidates by worker id and have filtered them already (state, model, overload). Ranks are not chosen here.
+
+use crate::contract::Policy;
+use crate::hash::{rendezvous_beats, rendezvous_cost, rendezvous_draw};
+use crate::id::SessionId;
+
+/// One worker that may be chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Candidate {
+    /// [`crate::hash::worker_hash`] of its id.
+    pub worker_hash: u64,
+    /// Share in weighted choices, >= 1.
+    pub weight: u32,
+    /// Requests in flight there; lower is better.
+    pub load: u64,
+}
+
+/// Index of the chosen candidate; `None` without candidates.
+///
+/// `draw` is uniform randomness from the caller: it breaks ties and serves requests without a session.
+#[must_use]
+pub fn choose(
+    policy: Policy,
+    candidates: &[Candidate],
+    session: Option<SessionId>,
+    draw: u64,
+) -> Option<usize> {
+    match (policy, session) {
+        (Policy::LeastLoaded, _) => least_loaded(candidates, draw),
+        (Policy::SessionHash, Some(session)) => rendezvous(candidates, session),
+        (Policy::SessionHash, None) => uniform(candidates.len(), draw),
+    }
+}
+
+/// Fewest in flight; ties uniform by `draw`.
+#[must_use]
+pub fn least_loaded(candidates: &[Candidate], draw: u64) -> Option<usize> {
+    let least = candidates.iter().map(|c| c.load).min()?;
+    let tied = candidates.iter().filter(|c| c.load == least).count();
+    let nth = uniform(tied, draw)?;
+    candidates.iter().enumerate().filter(|(_, c)| c.load == least).nth(nth).map(|(index, _)| index)
+}
+
+/// Weighted rendezvous: the candidate with the least `cost / weight`; the earlier one (lower id) on a tie.
+#[must_use]
+pub fn rendezvous(candidates: &[Candidate], session: SessionId) -> Option<usize> {
+    let mut best: Option<(usize, (u64, u32))> = None;
+    for (index, candidate) in candidates.iter().enumerate() {
+        let score =
+            (rendezvous_cost(rendezvous_draw(session, candidate.worker_hash)), candidate.weight.max(1));
+        if best.is_none_or(|(_, so_far)| rendezvous_beats(score, so_far)) {
+            best = Some((index, score));
+        }
+    }
+    best.map(|(index, _)| index)
+}
+
+/// All candidates in rendezvous order: what a session falls back to, one after the other.
+#[must_use]
+pub fn rendezvous_order(candidates: &[Candidate], session: SessionId) -> Vec<usize> {
+    let score = |index: &usize| {
+        let candidate = candidates.get(*index);
+        let cost = candidate.map_or(u64::MAX, |c| rendezvous_cost(rendezvous_draw(session, c.worker_hash)));
+        (cost, candidate.map_or(1, |c| c.weight.max(1)))
+    };
+    let mut order: Vec<usize> = (0..candidates.len()).collect();
+    order.sort_by(|a, b| {
+        let (a, b) = (score(a), score(b));
+        (u128::from(a.0) * u128::from(b.1)).cmp(&(u128::from(b.0) * u128::from(a.1)))
+    });
+    order
+}
+
+/// `draw` scaled to `0..n` without modulo bias worth speaking of (n is small, the draw has 64 bits).
+#[must_use]
+pub fn uniform(n: usize, draw: u64) -> Option<usize> {
+    let n = u64::try_from(n).ok().filter(|n| *n > 0)?;
+    usize::try_from((u128::from(draw) * u128::from(n)) >> 64).ok()
+}
+
+/// Spreads a seed and a counter into independent-looking draws (splitmix64): enough for ties, not for secrets.
+#[must_use]
+pub fn mix(seed: u64, counter: u64) -> u64 {
+    let mut z = seed.wrapping_add(counter.wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15));
+    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    z ^ (z >> 31)
+}
