@@ -1,0 +1,33 @@
+//! `demo` and `bench`: build what a run needs, then become the program of package `e2e` that does it. Its exit
+//! code is ours; what it prints is its own.
+
+use std::process::Command;
+
+use anyhow::Result;
+
+use crate::artifacts::{Artifacts, Profile};
+use crate::prerequisite::Missing;
+use crate::process;
+use crate::workspace::Workspace;
+
+/// `demo [ARGS]`.
+pub(crate) fn demo(workspace: &Workspace, args: &[String]) -> Result<()> {
+    launch(workspace, Profile::Debug, "demo", args)
+}
+
+/// `bench NAME [--json] [ARGS]`.
+pub(crate) fn bench(workspace: &Workspace, args: &[String]) -> Result<()> {
+    if args.first().is_none_or(|name| name.starts_with('-')) {
+        return Err(Missing::new(
+            "usage: cargo xtask bench NAME [--json] [ARGS], for example `bench pinned --json`",
+        ));
+    }
+    launch(workspace, Profile::Release, "bench", args)
+}
+
+fn launch(workspace: &Workspace, profile: Profile, program: &str, args: &[String]) -> Result<()> {
+    let artifacts = Artifacts::ensure(workspace, profile)?;
+    let mut command = Command::new(artifacts.program(program)?);
+    artifacts.tell(&mut command);
+    Err(process::become_program(command.args(args).current_dir(&workspace.root)))
+}
