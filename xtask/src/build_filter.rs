@@ -50,7 +50,7 @@ pub(crate) fn command(workspace: &Workspace, args: &[String]) -> Result<()> {
     let out = match args {
         [] => None,
         [flag, file] if flag == "--out" => Some(PathBuf::from(file)),
-        _ => return Err(Missing::new("usage: cargo xtask build-filter [--out FILE]")),
+        _ => return Err(Missing::error("usage: cargo xtask build-filter [--out FILE]")),
     };
     let mut filter = ensure(workspace)?;
     if let Some(out) = out {

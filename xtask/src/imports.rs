@@ -11,7 +11,7 @@ use crate::{build_filter, node_test};
 /// `imports`.
 pub(crate) fn command(workspace: &Workspace, args: &[String]) -> Result<()> {
     if !args.is_empty() {
-        return Err(Missing::new("usage: cargo xtask imports"));
+        return Err(Missing::error("usage: cargo xtask imports"));
     }
     let filter = build_filter::ensure(workspace)?;
     println!("{}: only Envoy's hostcalls", filter.path.display());

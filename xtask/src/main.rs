@@ -104,7 +104,7 @@ fn dispatch(args: &[String]) -> Result<()> {
         return Ok(());
     }
     let Some(command) = COMMANDS.iter().find(|command| command.name == name) else {
-        return Err(Missing::new(format!("there is no command `{name}`; run `cargo xtask --help`")));
+        return Err(Missing::error(format!("there is no command `{name}`; run `cargo xtask --help`")));
     };
     (command.run)(&Workspace::find()?, rest)
 }

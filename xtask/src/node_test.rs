@@ -68,7 +68,7 @@ fn ensure_node() -> Result<()> {
     if can_apt_install() {
         return apt_install(&["nodejs"]);
     }
-    Err(Missing::new(
+    Err(Missing::error(
         "the wasm tests run under node, and there is none: install Node.js 20 or later (Debian: `nodejs`)",
     ))
 }

@@ -15,7 +15,7 @@ pub(crate) struct Missing(String);
 
 impl Missing {
     /// An error that ends the program with code 2.
-    pub(crate) fn new(sentence: impl Into<String>) -> anyhow::Error {
+    pub(crate) fn error(sentence: impl Into<String>) -> anyhow::Error {
         anyhow::Error::new(Self(sentence.into()))
     }
 }

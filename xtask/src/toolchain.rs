@@ -43,7 +43,7 @@ pub(crate) fn find() -> Result<Toolchain> {
     match parse_choice(&wish)? {
         Choice::Auto => find_any(),
         Choice::Native if native_has_std() => Ok(Toolchain::Native),
-        Choice::Native => Err(Missing::new(format!(
+        Choice::Native => Err(Missing::error(format!(
             "the default toolchain has no {TARGET} standard library: run `rustup target add {TARGET}`"
         ))),
         Choice::Debian => find_debian(),
@@ -57,7 +57,9 @@ fn parse_choice(wish: &str) -> Result<Choice> {
         "native" => Ok(Choice::Native),
         "debian" => Ok(Choice::Debian),
         "rustup" => Ok(Choice::Rustup),
-        other => Err(Missing::new(format!("WASM_TOOLCHAIN={other} is none of auto, native, debian, rustup"))),
+        other => {
+            Err(Missing::error(format!("WASM_TOOLCHAIN={other} is none of auto, native, debian, rustup")))
+        }
     }
 }
 
@@ -74,7 +76,7 @@ fn find_any() -> Result<Toolchain> {
     }
     find_debian().map_err(|error| {
         let remedy = format!("run `rustup target add {TARGET}` or, on Debian, `{}`", debian_remedy());
-        Missing::new(format!("no standard library for {TARGET}: {remedy} ({error:#})"))
+        Missing::error(format!("no standard library for {TARGET}: {remedy} ({error:#})"))
     })
 }
 
@@ -82,7 +84,7 @@ fn find_rustup() -> Result<Toolchain> {
     if native_has_std() || rustup_adds_target() {
         return Ok(Toolchain::Native);
     }
-    Err(Missing::new(format!(
+    Err(Missing::error(format!(
         "`rustup target add {TARGET}` did not work: install rustup, or check its network"
     )))
 }
@@ -93,7 +95,7 @@ fn find_debian() -> Result<Toolchain> {
         return Ok(Toolchain::Debian);
     }
     if !can_apt_install() {
-        return Err(Missing::new(format!("Debian's toolchain is not complete: run `{}`", debian_remedy())));
+        return Err(Missing::error(format!("Debian's toolchain is not complete: run `{}`", debian_remedy())));
     }
     apt_install(&lacking).map(|()| Toolchain::Debian)
 }
