@@ -158,8 +158,9 @@ pub enum Entry {
         pool: PoolName,
         /// The request that owned the hold.
         request: RequestId,
-        /// The hold.
-        hold: HoldId,
+        /// The hold; absent when the reply that named it came too late (match by caller and request then).
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        hold: Option<HoldId>,
     },
     /// A pinned turn ran: the binding lives on.
     Touched {

@@ -102,8 +102,12 @@ pub mod shared {
     pub const FLEET: &str = "rankpin.fleet";
     /// Lease of the elected watcher.
     pub const LEASE: &str = "rankpin.watch.lease";
-    /// Page geometry and ids; its first writer sets them.
-    pub const META: &str = "rankpin.meta";
+    /// Where the watch stands.
+    pub const POSITION: &str = "rankpin.watch.position";
+    /// Page geometry; its first writer sets it.
+    pub const PAGES: &str = "rankpin.pages";
+    /// Counter that gives each VM its epoch and seed.
+    pub const LIVES: &str = "rankpin.lives";
     /// Page `n` of cached bindings.
     #[must_use]
     pub fn page(n: u32) -> String {

@@ -9,9 +9,17 @@
 )]
 #![warn(missing_docs)]
 
+pub mod attempt;
+pub mod config;
 pub mod contract;
+pub mod directory;
+pub mod flow;
 pub mod hash;
 pub mod header;
 pub mod id;
+pub mod page;
 pub mod policy;
+pub mod session;
 pub mod time;
+pub mod vm;
+pub mod watch;

@@ -1,0 +1,286 @@
+//! The fleet as one filter VM knows it: topology and states, indexed for look-ups by worker hash, address and pool.
+//!
+//! Built once per version, never per request. Does not know where the blobs come from.
+
+use crate::contract::{
+    Affinity, EndpointInfo, Engine, Fleet, Policy, PoolInfo, RankNumbering, Topology, WorkerInfo, WorkerState,
+};
+use crate::hash::{hashed_rank, worker_hash};
+use crate::header;
+use crate::id::{PoolName, Rank, RankHash, WorkerId};
+use crate::policy::Candidate;
+use crate::time::Millis;
+
+/// A pool and its workers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pool {
+    /// Its name.
+    pub name: PoolName,
+    /// How a slot is chosen.
+    pub policy: Policy,
+    /// How strongly a session is pinned.
+    pub affinity: Affinity,
+    /// Idle time after which a binding expires.
+    pub ttl: Millis,
+    /// Name of its Envoy cluster under `endpoints` steering.
+    pub cluster: String,
+    /// Indices into [`Directory::workers`], by worker id.
+    pub members: Vec<usize>,
+}
+
+/// A worker and what is known of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Worker {
+    /// Its id.
+    pub id: WorkerId,
+    /// Names it in cached bindings.
+    pub hash: u64,
+    /// Index of its pool in [`Directory::pools`].
+    pub pool: usize,
+    /// Its engine.
+    pub engine: Engine,
+    /// Share in weighted choices.
+    pub weight: u32,
+    /// Its endpoints, by first rank.
+    pub endpoints: Vec<Endpoint>,
+    /// First global rank.
+    pub dp_start: u32,
+    /// All ranks of all endpoints.
+    pub dp_size: u32,
+    /// Whether it may be used.
+    pub state: WorkerState,
+    /// Requests in flight from all Envoys, as last heard.
+    pub fleet_in_flight: u32,
+}
+
+/// One address of a worker.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Endpoint {
+    /// `ip:port`.
+    pub address: String,
+    /// Its cluster under `cluster` steering.
+    pub cluster: String,
+    /// How it counts ranks.
+    pub numbering: RankNumbering,
+    /// First global rank here.
+    pub dp_start: u32,
+    /// How many ranks here.
+    pub dp_size: u32,
+}
+
+/// The rank as an endpoint wants it in its header.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WireRank {
+    /// Header name.
+    pub header: &'static str,
+    /// Plain ASCII digits.
+    pub value: String,
+}
+
+/// Everything indexed. Workers are sorted by id, so that all VMs and replicas choose alike.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Directory {
+    /// All workers, by id.
+    pub workers: Vec<Worker>,
+    /// All pools, by name.
+    pub pools: Vec<Pool>,
+    by_hash: Vec<(u64, usize)>,
+    by_address: Vec<(String, usize, usize)>,
+}
+
+impl Directory {
+    /// Indexes a topology; a worker whose pool is not listed is left out, as is one without endpoints.
+    #[must_use]
+    pub fn new(topology: &Topology) -> Self {
+        let mut pools: Vec<Pool> = topology.pools.iter().map(pool).collect();
+        pools.sort_by(|a, b| a.name.cmp(&b.name));
+        pools.dedup_by(|a, b| a.name == b.name);
+        let mut workers: Vec<Worker> =
+            topology.workers.iter().filter_map(|info| worker(info, &pools)).collect();
+        workers.sort_by(|a, b| a.id.cmp(&b.id));
+        workers.dedup_by(|a, b| a.id == b.id);
+        let mut directory = Self { workers, pools, by_hash: Vec::new(), by_address: Vec::new() };
+        directory.index();
+        directory
+    }
+
+    fn index(&mut self) {
+        for (at, worker) in self.workers.iter().enumerate() {
+            self.by_hash.push((worker.hash, at));
+            if let Some(pool) = self.pools.get_mut(worker.pool) {
+                pool.members.push(at);
+            }
+            for (nth, endpoint) in worker.endpoints.iter().enumerate() {
+                self.by_address.push((endpoint.address.clone(), at, nth));
+            }
+        }
+        self.by_hash.sort_unstable();
+        self.by_address.sort_unstable();
+    }
+
+    /// Takes over states and loads; a worker not listed keeps what it had.
+    pub fn update(&mut self, fleet: &Fleet) {
+        for status in &fleet.workers {
+            if let Ok(at) = self.workers.binary_search_by(|w| w.id.cmp(&status.id))
+                && let Some(worker) = self.workers.get_mut(at)
+            {
+                worker.state = status.state;
+                worker.fleet_in_flight = status.in_flight;
+            }
+        }
+    }
+
+    /// The configured pool, or the only one there is.
+    #[must_use]
+    pub fn pool(&self, name: Option<&PoolName>) -> Option<&Pool> {
+        match name {
+            Some(name) => {
+                self.pools.binary_search_by(|p| p.name.cmp(name)).ok().and_then(|at| self.pools.get(at))
+            }
+            None => self.pools.first().filter(|_| self.pools.len() == 1),
+        }
+    }
+
+    /// The worker of a cached binding.
+    #[must_use]
+    pub fn worker_by_hash(&self, hash: u64) -> Option<(usize, &Worker)> {
+        let at = self.by_hash.binary_search_by_key(&hash, |(h, _)| *h).ok()?;
+        let (_, index) = self.by_hash.get(at)?;
+        self.workers.get(*index).map(|worker| (*index, worker))
+    }
+
+    /// The worker with this id.
+    #[must_use]
+    pub fn worker_by_id(&self, id: &WorkerId) -> Option<(usize, &Worker)> {
+        let at = self.workers.binary_search_by(|w| w.id.cmp(id)).ok()?;
+        self.workers.get(at).map(|worker| (at, worker))
+    }
+
+    /// Worker and endpoint behind an `ip:port` that Envoy dialled.
+    #[must_use]
+    pub fn dialled(&self, address: &str) -> Option<(&Worker, &Endpoint)> {
+        let at = self.by_address.binary_search_by(|(a, _, _)| a.as_str().cmp(address)).ok()?;
+        let (_, worker, endpoint) = self.by_address.get(at)?;
+        let worker = self.workers.get(*worker)?;
+        worker.endpoints.get(*endpoint).map(|endpoint| (worker, endpoint))
+    }
+
+    /// Workers of a pool that may take new sessions; suspects only when there is nothing better.
+    #[must_use]
+    pub fn open_workers(&self, pool: &Pool) -> Vec<usize> {
+        let members = |keep: fn(WorkerState) -> bool| -> Vec<usize> {
+            let usable = |at: &usize| self.workers.get(*at).is_some_and(|w| keep(w.state));
+            pool.members.iter().copied().filter(usable).collect()
+        };
+        let open = members(WorkerState::takes_new);
+        if open.is_empty() { members(|state| matches!(state, WorkerState::Suspect)) } else { open }
+    }
+
+    /// The candidates behind worker indices; `local` adds what this VM knows beyond the fleet's figure.
+    #[must_use]
+    pub fn candidates(&self, workers: &[usize], load: impl Fn(&Worker) -> u64) -> Vec<Candidate> {
+        let candidate = |worker: &Worker| Candidate {
+            worker_hash: worker.hash,
+            weight: worker.weight,
+            load: load(worker),
+        };
+        workers.iter().filter_map(|at| self.workers.get(*at)).map(candidate).collect()
+    }
+}
+
+impl Worker {
+    /// The rank a session without a bound rank gets here; `None` on a single rank.
+    #[must_use]
+    pub fn hashed_rank(&self, hash: RankHash) -> Option<Rank> {
+        hashed_rank(hash, self.dp_start, self.dp_size)
+    }
+
+    /// Whether the worker declares this rank.
+    #[must_use]
+    pub fn declares(&self, rank: Rank) -> bool {
+        rank.0 >= self.dp_start && rank.0 - self.dp_start < self.dp_size
+    }
+
+    /// The endpoint that serves a rank; without a rank, one by `draw`, weighted by its ranks.
+    #[must_use]
+    pub fn endpoint(&self, rank: Option<Rank>, draw: u64) -> Option<&Endpoint> {
+        let rank = match rank {
+            Some(rank) => rank,
+            None => Rank(self.dp_start + u32::try_from(draw % u64::from(self.dp_size.max(1))).ok()?),
+        };
+        self.endpoints.iter().find(|endpoint| endpoint.serves(rank))
+    }
+}
+
+impl Endpoint {
+    /// Whether this endpoint serves the global rank.
+    #[must_use]
+    pub fn serves(&self, rank: Rank) -> bool {
+        rank.0 >= self.dp_start && rank.0 - self.dp_start < self.dp_size
+    }
+
+    /// The header that names `rank` here, or `None` when none may be sent: one rank, engine takes none, or rank not here.
+    #[must_use]
+    pub fn wire_rank(&self, engine: Engine, worker_ranks: u32, rank: Option<Rank>) -> Option<WireRank> {
+        let rank = rank.filter(|rank| worker_ranks > 1 && self.serves(*rank))?;
+        let takes_header = !matches!(engine, Engine::Trtllm);
+        let number = match self.numbering {
+            RankNumbering::Global => rank.0,
+            RankNumbering::Local => rank.0 - self.dp_start,
+            RankNumbering::None => return None,
+        };
+        takes_header.then(|| WireRank { header: header::VLLM_RANK, value: number.to_string() })
+    }
+}
+
+fn pool(info: &PoolInfo) -> Pool {
+    Pool {
+        name: info.name.clone(),
+        policy: info.policy,
+        affinity: info.affinity,
+        ttl: info.ttl_ms,
+        cluster: format!("{}{}", header::cluster::POOL_PREFIX, info.name),
+        members: Vec::new(),
+    }
+}
+
+fn worker(info: &WorkerInfo, pools: &[Pool]) -> Option<Worker> {
+    let pool = pools.binary_search_by(|p| p.name.cmp(&info.pool)).ok()?;
+    let mut endpoints: Vec<Endpoint> =
+        info.endpoints.iter().enumerate().map(|(n, e)| endpoint(&info.id, n, e)).collect();
+    endpoints.sort_by_key(|e| e.dp_start);
+    let dp_start = endpoints.first()?.dp_start;
+    let dp_size = endpoints.iter().fold(0u32, |sum, e| sum.saturating_add(e.dp_size));
+    Some(Worker {
+        id: info.id.clone(),
+        hash: worker_hash(&info.id),
+        pool,
+        engine: info.engine,
+        weight: info.weight.max(1),
+        endpoints,
+        dp_start,
+        dp_size,
+        state: WorkerState::Joining,
+        fleet_in_flight: 0,
+    })
+}
+
+/// Cluster of endpoint `n` of a worker: `rankpin-worker-ID`, further endpoints `rankpin-worker-ID.n`.
+#[must_use]
+pub fn worker_cluster(id: &WorkerId, n: usize) -> String {
+    if n == 0 {
+        format!("{}{id}", header::cluster::WORKER_PREFIX)
+    } else {
+        format!("{}{id}.{n}", header::cluster::WORKER_PREFIX)
+    }
+}
+
+fn endpoint(id: &WorkerId, n: usize, info: &EndpointInfo) -> Endpoint {
+    Endpoint {
+        address: info.address.clone(),
+        cluster: worker_cluster(id, n),
+        numbering: info.rank_numbering,
+        dp_start: info.dp_start,
+        dp_size: info.dp_size.max(1),
+    }
+}

@@ -1,0 +1,224 @@
+//! What a step wants done: headers, a call, a local reply, a page change. The filter turns each into hostcalls, in order.
+
+use super::RouteFailure;
+use crate::contract::RouteRequest;
+use crate::id::{SessionId, Version};
+use crate::page::Record;
+use crate::time::Millis;
+
+/// Whether the request may go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// Headers go on at once.
+    Continue,
+    /// Headers wait for [`Effect::Resume`] or were answered.
+    Pause,
+}
+
+/// Something to be done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// Replace a request header.
+    SetHeader(&'static str, String),
+    /// Remove a request header.
+    RemoveHeader(&'static str),
+    /// Keep this text in the stream's filter state: the upstream role and the access log read it.
+    Note(String),
+    /// Ask the service.
+    Route {
+        /// The question.
+        request: RouteRequest,
+        /// Give up after this long.
+        timeout: Millis,
+    },
+    /// Answer the client.
+    Respond(LocalReply),
+    /// Change the page of cached bindings, by compare-and-swap.
+    Page(PageChange),
+    /// Tell the service the newest report entry at once.
+    ReportNow,
+    /// Let a paused request go on.
+    Resume,
+    /// Count.
+    Count(Counter),
+}
+
+/// A change of one cached binding.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PageChange {
+    /// [`crate::page::with`].
+    Put(Record),
+    /// [`crate::page::without`].
+    Remove {
+        /// The session.
+        id: SessionId,
+        /// Only if it has this version.
+        version: Version,
+    },
+}
+
+impl PageChange {
+    /// The session it is about.
+    #[must_use]
+    pub fn session(&self) -> SessionId {
+        match self {
+            Self::Put(record) => record.id,
+            Self::Remove { id, .. } => *id,
+        }
+    }
+
+    /// The page after the change, or `None` when nothing is to be written.
+    #[must_use]
+    pub fn apply(&self, page: &[u8], page_bytes: usize) -> Option<Vec<u8>> {
+        match self {
+            Self::Put(record) => crate::page::with(page, record, page_bytes),
+            Self::Remove { id, version } => crate::page::without(page, *id, *version),
+        }
+    }
+}
+
+/// An answer the filter gives itself, in OpenAI's error shape. Names neither session nor worker.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LocalReply {
+    /// HTTP status.
+    pub status: u32,
+    /// Seconds for `Retry-After`.
+    pub retry_after_s: Option<u32>,
+    /// JSON body.
+    pub body: String,
+}
+
+impl LocalReply {
+    fn error(status: u32, retry_after_s: Option<u32>, kind: &str, code: &str, message: &str) -> Self {
+        let body =
+            format!(r#"{{"error":{{"message":"{message}","type":"{kind}","param":null,"code":"{code}"}}}}"#);
+        Self { status, retry_after_s, body }
+    }
+
+    pub(super) fn key_too_long() -> Self {
+        let message = format!("the session id is longer than {} bytes", crate::session::KEY_BYTES_MAX);
+        Self::error(400, None, "invalid_request_error", "session_id_too_long", &message)
+    }
+
+    pub(super) fn no_topology() -> Self {
+        let message = "no model worker is known yet; try again shortly";
+        Self::error(503, Some(1), "server_error", "no_workers_known", message)
+    }
+}
+
+/// Inputs that make no sense in a state: named and counted, never an error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Ignored {
+    /// A second request head.
+    SecondHead,
+    /// A route answer nobody waits for.
+    LateRoute,
+    /// An answer to a request that was not placed.
+    UnplacedAnswer,
+}
+
+/// What is counted. One of the first group counts each request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Counter {
+    /// Sent to its bound slot from the cache alone.
+    Pinned,
+    /// Joined the hold of a concurrent first turn, from the cache alone.
+    Joined,
+    /// The service said: bound there.
+    RoutedBound,
+    /// The service said: held there.
+    RoutedHeld,
+    /// The service said: go there, unpinned.
+    RoutedUnpinned,
+    /// Placed by rendezvous, without the service.
+    PlacedAlone,
+    /// Placed by the session's hash, as its pool wants.
+    SessionHash,
+    /// No session key: spread over the pool.
+    SessionKeyMissing,
+    /// The pool pins nothing.
+    AffinityOff,
+    /// A key over the limit: 400.
+    KeyTooLong,
+    /// No topology or pool known.
+    NoTopology,
+    /// No worker of the pool may serve.
+    NoWorker,
+    /// A first turn was accepted.
+    Committed,
+    /// A first turn failed: no binding.
+    RolledBack,
+    /// `route` was not called: too many failures in a row.
+    BreakerOpen,
+    /// `route` gave no answer.
+    RouteFailed(RouteFailure),
+    /// An answer came through a pool cluster without the upstream role: its rank was not set.
+    UpstreamRoleMissing,
+    /// An attempt of a request whose plan is not in this VM: no rank was sent.
+    PlanMissing,
+    /// A page changed under each of several tries.
+    PageContended,
+    /// An input that made no sense.
+    Ignored(Ignored),
+}
+
+impl Counter {
+    /// Every counter, in the order of its metric.
+    pub const ALL: &'static [Self] = &[
+        Self::Pinned,
+        Self::Joined,
+        Self::RoutedBound,
+        Self::RoutedHeld,
+        Self::RoutedUnpinned,
+        Self::PlacedAlone,
+        Self::SessionHash,
+        Self::SessionKeyMissing,
+        Self::AffinityOff,
+        Self::KeyTooLong,
+        Self::NoTopology,
+        Self::NoWorker,
+        Self::Committed,
+        Self::RolledBack,
+        Self::BreakerOpen,
+        Self::RouteFailed(RouteFailure::Timeout),
+        Self::RouteFailed(RouteFailure::Failed),
+        Self::RouteFailed(RouteFailure::Malformed),
+        Self::UpstreamRoleMissing,
+        Self::PlanMissing,
+        Self::PageContended,
+        Self::Ignored(Ignored::SecondHead),
+        Self::Ignored(Ignored::LateRoute),
+        Self::Ignored(Ignored::UnplacedAnswer),
+    ];
+
+    /// Its word in metrics (`rankpin.requests.WORD`) and, for placements, in access logs.
+    #[must_use]
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Pinned => "pinned",
+            Self::Joined => "joined",
+            Self::RoutedBound => "routed_bound",
+            Self::RoutedHeld => "routed_held",
+            Self::RoutedUnpinned => "routed_unpinned",
+            Self::PlacedAlone => "placed_alone",
+            Self::SessionHash => "session_hash",
+            Self::SessionKeyMissing => "session_key_missing",
+            Self::AffinityOff => "affinity_off",
+            Self::KeyTooLong => "key_too_long",
+            Self::NoTopology => "no_topology",
+            Self::NoWorker => "no_worker",
+            Self::Committed => "committed",
+            Self::RolledBack => "rolled_back",
+            Self::BreakerOpen => "breaker_open",
+            Self::RouteFailed(RouteFailure::Timeout) => "route_timeout",
+            Self::RouteFailed(RouteFailure::Failed) => "route_failed",
+            Self::RouteFailed(RouteFailure::Malformed) => "route_malformed",
+            Self::UpstreamRoleMissing => "upstream_role_missing",
+            Self::PlanMissing => "plan_missing",
+            Self::PageContended => "page_contended",
+            Self::Ignored(Ignored::SecondHead) => "ignored_second_head",
+            Self::Ignored(Ignored::LateRoute) => "ignored_late_route",
+            Self::Ignored(Ignored::UnplacedAnswer) => "ignored_unplaced_answer",
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! What one filter VM keeps between requests, as plain data: directory, breaker, local load, unsent reports, plans of attempts.
+//!
+//! One VM is one Envoy worker thread. Nothing here is shared between VMs; what is shared travels as [`crate::page`] or gauges.
+
+mod breaker;
+mod load;
+mod plan;
+mod reports;
+
+pub use breaker::Breaker;
+pub use load::Loads;
+pub use plan::{Plan, PlanRef, Plans, Served};
+pub use reports::{ENTRIES_KEPT_MAX, Reports};
+
+use crate::contract::{Caller, Report};
+use crate::directory::{Directory, Worker};
+use crate::id::{Epoch, RequestId, Version};
+use crate::policy;
+use crate::time::Timestamp;
+
+/// State of one VM.
+#[derive(Debug)]
+pub struct Vm {
+    /// Which VM this is.
+    pub caller: Caller,
+    /// The fleet, once a topology is known.
+    pub directory: Option<Directory>,
+    /// Cache generation: records of another one are checked through `route` on their next use.
+    pub generation: u16,
+    /// Whether `route` may be called.
+    pub breaker: Breaker,
+    /// In flight, counted at the choice.
+    pub loads: Loads,
+    /// What the service has not heard yet.
+    pub reports: Reports,
+    /// What the upstream role needs to know of running requests.
+    pub plans: Plans,
+    seed: u64,
+    draws: u64,
+    requests: u64,
+}
+
+impl Vm {
+    /// A fresh VM. `seed` is its randomness; `epoch` must differ between lives of VMs.
+    #[must_use]
+    pub fn new(node: &str, epoch: Epoch, seed: u64) -> Self {
+        Self {
+            caller: Caller { node: node.to_owned(), vm: epoch },
+            directory: None,
+            generation: 0,
+            breaker: Breaker::default(),
+            loads: Loads::default(),
+            reports: Reports::default(),
+            plans: Plans::default(),
+            seed,
+            draws: 0,
+            requests: 0,
+        }
+    }
+
+    /// Mixes randomness that came from outside (the watch reply's salt) into the seed.
+    pub fn stir(&mut self, salt: u64) {
+        self.seed = policy::mix(self.seed, salt);
+    }
+
+    /// The next random number: for ties and session-less spreading, not for secrets.
+    pub fn draw(&mut self) -> u64 {
+        self.draws = self.draws.wrapping_add(1);
+        policy::mix(self.seed, self.draws)
+    }
+
+    /// A number for a new request.
+    pub fn next_request(&mut self) -> RequestId {
+        self.requests = self.requests.wrapping_add(1);
+        RequestId(self.requests)
+    }
+
+    /// Version of a binding this VM makes alone, newer than `seen`.
+    #[must_use]
+    pub fn version_after(&self, seen: Option<Version>) -> Version {
+        Version { seq: seen.map_or(0, |v| v.seq).saturating_add(1), writer: self.caller.vm.0 }
+    }
+
+    /// Load of a worker: the fleet's figure, with this VM's share replaced by what it is right now.
+    #[must_use]
+    pub fn load(&self, worker: &Worker) -> u64 {
+        let fleet = u64::from(worker.fleet_in_flight);
+        let others = fleet.saturating_sub(u64::from(self.loads.reported(worker.hash)));
+        others + u64::from(self.loads.of_worker(worker.hash))
+    }
+
+    /// The next report to send, if one is due; at most one is on its way at a time.
+    pub fn next_report(&mut self, now: Timestamp) -> Option<Report> {
+        let slots = self.loads.absolute(self.directory.as_ref());
+        let report = self.reports.next(now, &self.caller, slots)?;
+        self.loads.note_reported();
+        Some(report)
+    }
+}
