@@ -1,0 +1,243 @@
+//! What an operator declares about a worker: JSON in, [`WorkerSpec`] out, every fault at once with its path.
+//!
+//! Owns the fields, defaults and ranges of `PUT /v1/workers/ID`. Knows nothing of other workers (the state compares them),
+//! of HTTP, of files, or of name resolution.
+
+mod address;
+mod fields;
+mod json;
+#[cfg(test)]
+mod tests;
+
+pub use address::{Address, AddressError, Host};
+pub(crate) use fields::Fields;
+pub use fields::{Fault, Faults};
+
+use routing::contract::{Engine, RankNumbering};
+use routing::hash::Phase;
+use routing::id::{PoolName, WorkerId};
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Pool of a worker that names none.
+pub const POOL_DEFAULT: &str = "default";
+/// Most endpoints of one worker.
+pub const ENDPOINTS_MAX: usize = 64;
+/// Most ranks of one worker, over all its endpoints.
+pub const RANKS_MAX: u32 = 1024;
+/// Highest first rank: keeps every rank far from the end of `u32`.
+pub const DP_START_MAX: u32 = 1 << 20;
+/// Most models and most labels of one worker.
+pub const TEXTS_MAX: usize = 64;
+/// Longest model name, label value, SNI and CA path, in bytes.
+pub const TEXT_BYTES_MAX: usize = 256;
+
+/// A worker as declared. Stable across restarts of the engine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WorkerSpec {
+    /// Its id.
+    pub id: WorkerId,
+    /// Its pool; `default` when not given.
+    pub pool: PoolName,
+    /// Model names it serves; empty: whatever the pool serves.
+    pub models: Vec<String>,
+    /// Its engine; decides how ranks are counted when an endpoint does not say.
+    pub engine: Engine,
+    /// 1..=[`ENDPOINTS_MAX`] addresses whose rank ranges join without gap or overlap.
+    pub endpoints: Vec<EndpointSpec>,
+    /// Share in weighted choices, 1..=1000, default 1.
+    pub weight: u32,
+    /// What it computes on.
+    pub device: Device,
+    /// Which half of a split pool it is.
+    pub phase: Phase,
+    /// Free words of the operator.
+    pub labels: BTreeMap<String, String>,
+}
+
+/// One address of a worker and the ranks behind it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EndpointSpec {
+    /// Where to dial.
+    pub address: Address,
+    /// How this endpoint counts ranks in the header.
+    pub rank_numbering: RankNumbering,
+    /// First global rank here, default 0.
+    pub dp_start: u32,
+    /// How many ranks, 1..=1024, default 1.
+    pub dp_size: u32,
+    /// TLS towards this endpoint; plain text when absent.
+    pub tls: Option<Tls>,
+}
+
+/// TLS towards an endpoint, handed to Envoy as it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tls {
+    /// Name to ask for and to check.
+    pub sni: Option<String>,
+    /// Path of the CA file on Envoy's machine.
+    pub ca: Option<String>,
+}
+
+/// What a worker computes on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Device {
+    /// GPU or the like.
+    #[default]
+    Accelerator,
+    /// Plain processors.
+    Cpu,
+}
+
+impl WorkerSpec {
+    /// Lowest global rank over all endpoints.
+    #[must_use]
+    pub fn rank_start(&self) -> u32 {
+        self.endpoints.iter().map(|e| e.dp_start).min().unwrap_or(0)
+    }
+
+    /// Ranks over all endpoints; they are contiguous.
+    #[must_use]
+    pub fn rank_count(&self) -> u32 {
+        self.endpoints.iter().map(|e| e.dp_size).sum()
+    }
+
+    /// The declaration as JSON with every field written out; [`parse`] reads it back unchanged.
+    #[must_use]
+    pub fn to_json(&self) -> Value {
+        json::worker(self)
+    }
+}
+
+/// Reads one declaration. `id` is the one in the request's path, which the body may repeat but not change.
+///
+/// # Errors
+/// [`Faults`]: everything wrong with it, in the order of its fields; the caller answers 400 and changes nothing.
+pub fn parse(body: &[u8], id: Option<&str>) -> Result<WorkerSpec, Faults> {
+    let mut faults = Faults::default();
+    let value = fields::json(body, &mut faults);
+    let spec = value.and_then(|value| worker(&value, "", id, &mut faults));
+    faults.or(spec)
+}
+
+/// Reads one declaration at `path` of a larger document. `None` when it could not be made out; the faults say why.
+pub(crate) fn worker(value: &Value, path: &str, id: Option<&str>, faults: &mut Faults) -> Option<WorkerSpec> {
+    let mut fields = Fields::open(path, value, faults)?;
+    let id = worker_id(&mut fields, id, faults);
+    let pool = fields.parsed(faults, "pool", PoolName::parse).or_else(|| PoolName::parse(POOL_DEFAULT).ok());
+    let models = fields.texts(faults, "models", TEXTS_MAX, TEXT_BYTES_MAX);
+    let engine = fields.choice(faults, "engine", json::ENGINES);
+    let endpoints = endpoints(&mut fields, engine, faults);
+    let weight = fields.number(faults, "weight", 1..=1000, 1);
+    let device = fields.choice(faults, "device", json::DEVICES);
+    let phase = fields.choice_or(faults, "phase", json::PHASES, Phase::Aggregated);
+    let labels = fields.labels(faults, "labels", TEXTS_MAX, TEXT_BYTES_MAX);
+    fields.close(faults);
+    Some(WorkerSpec { id: id?, pool: pool?, models, engine, endpoints, weight, device, phase, labels })
+}
+
+fn worker_id(fields: &mut Fields<'_>, path_id: Option<&str>, faults: &mut Faults) -> Option<WorkerId> {
+    let at = fields.at("id");
+    let stated = fields.text(faults, "id");
+    if let (Some(stated), Some(path_id)) = (stated, path_id)
+        && stated != path_id
+    {
+        faults.add(&at, format!("{stated:?} is not {path_id:?}, the id in the path"), path_id);
+    }
+    match path_id.or(stated) {
+        None => {
+            faults.add(&at, "is missing".to_owned(), "1..=63 bytes of letters, digits, '-', '_', '.'");
+            None
+        }
+        Some(text) => WorkerId::parse(text)
+            .map_err(|e| faults.add(&at, e.to_string(), "1..=63 bytes of letters, digits, '-', '_', '.'"))
+            .ok(),
+    }
+}
+
+fn endpoints(fields: &mut Fields<'_>, engine: Engine, faults: &mut Faults) -> Vec<EndpointSpec> {
+    let at = fields.at("endpoints");
+    let values = fields.list(faults, "endpoints", 1, ENDPOINTS_MAX);
+    let read: Vec<Option<EndpointSpec>> = values
+        .iter()
+        .enumerate()
+        .map(|(i, value)| endpoint(value, &format!("{at}[{i}]"), engine, faults))
+        .collect();
+    // A fault inside one endpoint is told already; comparing the rest would only add noise.
+    let complete: Option<Vec<EndpointSpec>> = read.into_iter().collect();
+    let Some(endpoints) = complete else { return Vec::new() };
+    check_addresses(&at, &endpoints, faults);
+    check_ranks(&at, &endpoints, faults);
+    endpoints
+}
+
+fn endpoint(value: &Value, path: &str, engine: Engine, faults: &mut Faults) -> Option<EndpointSpec> {
+    let mut fields = Fields::open(path, value, faults)?;
+    let address = fields.required(faults, "address", "host:port", Address::parse);
+    let rank_numbering = numbering(&mut fields, engine, faults);
+    let dp_start = fields.number(faults, "dp_start", 0..=DP_START_MAX, 0);
+    let dp_size = fields.number(faults, "dp_size", 1..=RANKS_MAX, 1);
+    if rank_numbering == RankNumbering::None && dp_size > 1 {
+        let problem = format!("{dp_size} ranks behind one endpoint cannot be told apart without a rank header");
+        faults.add(&fields.at("dp_size"), problem, "1 when rank_numbering is none (the default of trtllm and custom)");
+    }
+    let tls = tls(&mut fields, faults);
+    fields.close(faults);
+    Some(EndpointSpec { address: address?, rank_numbering, dp_start, dp_size, tls })
+}
+
+fn numbering(fields: &mut Fields<'_>, engine: Engine, faults: &mut Faults) -> RankNumbering {
+    let default = match engine {
+        Engine::Vllm | Engine::Sglang => RankNumbering::Global,
+        Engine::Trtllm | Engine::Custom => RankNumbering::None,
+    };
+    let stated = fields.choice_or(faults, "rank_numbering", json::NUMBERINGS, default);
+    if engine == Engine::Trtllm && stated != RankNumbering::None {
+        faults.add(&fields.at("rank_numbering"), "trtllm takes no rank over HTTP".to_owned(), "none");
+    }
+    stated
+}
+
+fn tls(fields: &mut Fields<'_>, faults: &mut Faults) -> Option<Tls> {
+    let at = fields.at("tls");
+    let mut inner = Fields::open(&at, fields.take("tls")?, faults)?;
+    let sni = inner.short_text(faults, "sni", TEXT_BYTES_MAX);
+    let ca = inner.short_text(faults, "ca", TEXT_BYTES_MAX);
+    inner.close(faults);
+    Some(Tls { sni, ca })
+}
+
+/// Envoy keys hosts by address, so one address is one slot.
+fn check_addresses(at: &str, endpoints: &[EndpointSpec], faults: &mut Faults) {
+    let mut seen = BTreeSet::new();
+    for (i, endpoint) in endpoints.iter().enumerate() {
+        if !seen.insert(&endpoint.address) {
+            let problem = format!("{} is the address of an earlier endpoint", endpoint.address);
+            faults.add(&format!("{at}[{i}].address"), problem, "each address once");
+        }
+    }
+}
+
+fn check_ranks(at: &str, endpoints: &[EndpointSpec], faults: &mut Faults) {
+    let mut order: Vec<(usize, &EndpointSpec)> = endpoints.iter().enumerate().collect();
+    order.sort_by_key(|(i, e)| (e.dp_start, *i));
+    for pair in order.windows(2) {
+        let [(_, before), (i, after)] = pair else { continue };
+        let next = before.dp_start + before.dp_size;
+        if after.dp_start != next {
+            let word = if after.dp_start < next { "overlap" } else { "leave a gap after" };
+            let problem = format!(
+                "ranks {}..{} {word} ranks {}..{}",
+                after.dp_start,
+                after.dp_start + after.dp_size,
+                before.dp_start,
+                next
+            );
+            faults.add(&format!("{at}[{i}].dp_start"), problem, "ranges that join without gap or overlap");
+        }
+    }
+    let total: u32 = endpoints.iter().map(|e| e.dp_size).sum();
+    if total > RANKS_MAX {
+        faults.add(at, format!("{total} ranks in all are more than {RANKS_MAX}"), "1..=1024 ranks a worker");
+    }
+}

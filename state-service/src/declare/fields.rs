@@ -1,0 +1,275 @@
+//! Reading JSON objects field by field, keeping every fault with its path instead of stopping at the first.
+//!
+//! Owns [`Fault`], [`Faults`] and the reader. Knows nothing of what the fields mean.
+
+use serde_json::{Map, Value};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::ops::RangeInclusive;
+
+/// Most faults kept of one document; one more line says that there were others.
+pub const FAULTS_MAX: usize = 64;
+
+/// One thing wrong with a document.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// Where, as `endpoints[0].dp_size`; empty for the document itself.
+    pub path: String,
+    /// What is wrong, with the offending value.
+    pub problem: String,
+    /// What would be right.
+    pub allowed: String,
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let path = if self.path.is_empty() { "(document)" } else { &self.path };
+        write!(f, "{path}: {}", self.problem)?;
+        if self.problem.contains(&self.allowed) { Ok(()) } else { write!(f, " (allowed: {})", self.allowed) }
+    }
+}
+
+/// Everything wrong with a document, in the order of its fields.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Faults {
+    /// The faults, at most [`FAULTS_MAX`].
+    pub list: Vec<Fault>,
+}
+
+impl fmt::Display for Faults {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, fault) in self.list.iter().enumerate() {
+            if i > 0 {
+                f.write_str("\n")?;
+            }
+            fault.fmt(f)?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Faults {}
+
+impl Faults {
+    pub(crate) fn add(&mut self, path: &str, problem: String, allowed: &str) {
+        if self.list.len() < FAULTS_MAX {
+            self.list.push(Fault { path: path.to_owned(), problem, allowed: allowed.to_owned() });
+        }
+    }
+
+    /// The value, when nothing was wrong. A value that is missing without a fault is a fault of its own.
+    pub(crate) fn or<T>(mut self, value: Option<T>) -> Result<T, Self> {
+        match value {
+            Some(value) if self.list.is_empty() => Ok(value),
+            _ => {
+                if self.list.is_empty() {
+                    self.add("", "could not be read".to_owned(), "a JSON object");
+                }
+                Err(self)
+            }
+        }
+    }
+}
+
+/// The document as JSON.
+pub(crate) fn json(body: &[u8], faults: &mut Faults) -> Option<Value> {
+    serde_json::from_slice(body).map_err(|e| faults.add("", format!("is not JSON: {e}"), "a JSON object")).ok()
+}
+
+/// One object being read. Every field asked for is known; [`Fields::close`] refuses the rest.
+pub(crate) struct Fields<'a> {
+    path: String,
+    map: &'a Map<String, Value>,
+    known: Vec<&'static str>,
+}
+
+impl<'a> Fields<'a> {
+    pub(crate) fn open(path: &str, value: &'a Value, faults: &mut Faults) -> Option<Self> {
+        let Value::Object(map) = value else {
+            faults.add(path, format!("{} is not an object", kind(value)), "a JSON object");
+            return None;
+        };
+        Some(Self { path: path.to_owned(), map, known: Vec::new() })
+    }
+
+    /// Path of a field.
+    pub(crate) fn at(&self, name: &str) -> String {
+        if self.path.is_empty() { name.to_owned() } else { format!("{}.{name}", self.path) }
+    }
+
+    /// The field's value; `null` counts as absent.
+    pub(crate) fn take(&mut self, name: &'static str) -> Option<&'a Value> {
+        self.known.push(name);
+        self.map.get(name).filter(|v| !v.is_null())
+    }
+
+    pub(crate) fn text(&mut self, faults: &mut Faults, name: &'static str) -> Option<&'a str> {
+        let value = self.take(name)?;
+        let text = value.as_str();
+        if text.is_none() {
+            faults.add(&self.at(name), format!("{} is not a text", kind(value)), "a text");
+        }
+        text
+    }
+
+    pub(crate) fn short_text(&mut self, faults: &mut Faults, name: &'static str, max: usize) -> Option<String> {
+        let text = self.text(faults, name)?;
+        check_length(&self.at(name), text, max, faults).then(|| text.to_owned())
+    }
+
+    pub(crate) fn parsed<T, E: fmt::Display>(
+        &mut self,
+        faults: &mut Faults,
+        name: &'static str,
+        parse: impl Fn(&str) -> Result<T, E>,
+    ) -> Option<T> {
+        let text = self.text(faults, name)?;
+        parse(text).map_err(|e| faults.add(&self.at(name), format!("{text:?} {e}"), &e.to_string())).ok()
+    }
+
+    pub(crate) fn required<T, E: fmt::Display>(
+        &mut self,
+        faults: &mut Faults,
+        name: &'static str,
+        allowed: &str,
+        parse: impl Fn(&str) -> Result<T, E>,
+    ) -> Option<T> {
+        if self.map.get(name).is_none_or(Value::is_null) {
+            faults.add(&self.at(name), "is missing".to_owned(), allowed);
+        }
+        self.parsed(faults, name, parse)
+    }
+
+    pub(crate) fn number(
+        &mut self,
+        faults: &mut Faults,
+        name: &'static str,
+        range: RangeInclusive<u32>,
+        default: u32,
+    ) -> u32 {
+        let Some(value) = self.take(name) else { return default };
+        let number = value.as_u64().and_then(|n| u32::try_from(n).ok()).filter(|n| range.contains(n));
+        number.unwrap_or_else(|| {
+            let allowed = format!("{}..={}", range.start(), range.end());
+            faults.add(&self.at(name), format!("{value} is not in {allowed}"), &allowed);
+            default
+        })
+    }
+
+    pub(crate) fn choice<T: Copy + Default>(
+        &mut self,
+        faults: &mut Faults,
+        name: &'static str,
+        words: &[(&str, T)],
+    ) -> T {
+        self.choice_or(faults, name, words, T::default())
+    }
+
+    pub(crate) fn choice_or<T: Copy>(
+        &mut self,
+        faults: &mut Faults,
+        name: &'static str,
+        words: &[(&str, T)],
+        default: T,
+    ) -> T {
+        let Some(value) = self.take(name) else { return default };
+        let found = words.iter().find(|(word, _)| value.as_str() == Some(word));
+        found.map_or_else(
+            || {
+                let allowed = words.iter().map(|(word, _)| *word).collect::<Vec<_>>().join(", ");
+                faults.add(&self.at(name), format!("{value} is none of {allowed}"), &allowed);
+                default
+            },
+            |(_, word)| *word,
+        )
+    }
+
+    pub(crate) fn list(&mut self, faults: &mut Faults, name: &'static str, min: usize, max: usize) -> &'a [Value] {
+        let values = match self.take(name) {
+            None => &[],
+            Some(Value::Array(values)) => values.as_slice(),
+            Some(other) => {
+                faults.add(&self.at(name), format!("{} is not a list", kind(other)), "a list");
+                return &[];
+            }
+        };
+        if values.len() < min || values.len() > max {
+            let allowed = format!("{min}..={max} entries");
+            faults.add(&self.at(name), format!("has {} entries", values.len()), &allowed);
+        }
+        values.get(..max).unwrap_or(values)
+    }
+
+    pub(crate) fn texts(
+        &mut self,
+        faults: &mut Faults,
+        name: &'static str,
+        max: usize,
+        bytes_max: usize,
+    ) -> Vec<String> {
+        let at = self.at(name);
+        let mut texts = Vec::new();
+        for (i, value) in self.list(faults, name, 0, max).iter().enumerate() {
+            let path = format!("{at}[{i}]");
+            match value.as_str() {
+                Some(text) if check_length(&path, text, bytes_max, faults) => texts.push(text.to_owned()),
+                Some(_) => {}
+                None => faults.add(&path, format!("{} is not a text", kind(value)), "a text"),
+            }
+        }
+        texts
+    }
+
+    pub(crate) fn labels(
+        &mut self,
+        faults: &mut Faults,
+        name: &'static str,
+        max: usize,
+        bytes_max: usize,
+    ) -> BTreeMap<String, String> {
+        let at = self.at(name);
+        let Some(value) = self.take(name) else { return BTreeMap::new() };
+        let Some(inner) = Fields::open(&at, value, faults) else { return BTreeMap::new() };
+        if inner.map.len() > max {
+            faults.add(&at, format!("has {} entries", inner.map.len()), &format!("0..={max} entries"));
+        }
+        let mut labels = BTreeMap::new();
+        for (key, value) in inner.map.iter().take(max) {
+            let path = inner.at(key);
+            match value.as_str() {
+                Some(text) if check_length(&path, text, bytes_max, faults) => {
+                    labels.insert(key.clone(), text.to_owned());
+                }
+                Some(_) => {}
+                None => faults.add(&path, format!("{} is not a text", kind(value)), "a text"),
+            }
+        }
+        labels
+    }
+
+    /// Refuses every field that nobody asked for.
+    pub(crate) fn close(self, faults: &mut Faults) {
+        for name in self.map.keys().filter(|name| !self.known.contains(&name.as_str())) {
+            faults.add(&self.at(name), "unknown field".to_owned(), &self.known.join(", "));
+        }
+    }
+}
+
+fn check_length(path: &str, text: &str, max: usize, faults: &mut Faults) -> bool {
+    let good = (1..=max).contains(&text.len());
+    if !good {
+        faults.add(path, format!("is {} bytes long", text.len()), &format!("1..={max} bytes"));
+    }
+    good
+}
+
+fn kind(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "a boolean",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a text",
+        Value::Array(_) => "a list",
+        Value::Object(_) => "an object",
+    }
+}

@@ -1,0 +1,53 @@
+//! Words of a declaration and its way back to JSON, for `GET /v1/workers` and the file of declared workers.
+
+use super::{Device, EndpointSpec, Tls, WorkerSpec};
+use routing::contract::{Engine, RankNumbering};
+use routing::hash::Phase;
+use serde_json::{Value, json};
+
+pub(super) const ENGINES: &[(&str, Engine)] = &[
+    ("vllm", Engine::Vllm),
+    ("sglang", Engine::Sglang),
+    ("trtllm", Engine::Trtllm),
+    ("custom", Engine::Custom),
+];
+pub(super) const NUMBERINGS: &[(&str, RankNumbering)] =
+    &[("global", RankNumbering::Global), ("local", RankNumbering::Local), ("none", RankNumbering::None)];
+pub(super) const DEVICES: &[(&str, Device)] = &[("accelerator", Device::Accelerator), ("cpu", Device::Cpu)];
+pub(super) const PHASES: &[(&str, Phase)] =
+    &[("aggregated", Phase::Aggregated), ("prefill", Phase::Prefill), ("decode", Phase::Decode)];
+
+fn word<T: PartialEq>(words: &[(&'static str, T)], wanted: &T) -> &'static str {
+    words.iter().find(|(_, value)| value == wanted).map_or("", |(word, _)| word)
+}
+
+pub(super) fn worker(spec: &WorkerSpec) -> Value {
+    json!({
+        "id": spec.id,
+        "pool": spec.pool,
+        "models": spec.models,
+        "engine": word(ENGINES, &spec.engine),
+        "endpoints": spec.endpoints.iter().map(endpoint).collect::<Vec<_>>(),
+        "weight": spec.weight,
+        "device": word(DEVICES, &spec.device),
+        "phase": word(PHASES, &spec.phase),
+        "labels": spec.labels,
+    })
+}
+
+fn endpoint(spec: &EndpointSpec) -> Value {
+    let mut value = json!({
+        "address": spec.address.to_string(),
+        "rank_numbering": word(NUMBERINGS, &spec.rank_numbering),
+        "dp_start": spec.dp_start,
+        "dp_size": spec.dp_size,
+    });
+    if let (Some(tls), Some(map)) = (&spec.tls, value.as_object_mut()) {
+        map.insert("tls".to_owned(), tls_json(tls));
+    }
+    value
+}
+
+fn tls_json(tls: &Tls) -> Value {
+    json!({ "sni": tls.sni, "ca": tls.ca })
+}

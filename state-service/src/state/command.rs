@@ -1,0 +1,241 @@
+//! What the shell may ask of the state, what it is answered, and what it is told to do.
+
+use crate::declare::WorkerSpec;
+use routing::contract::{Report, RouteReply, RouteRequest, WatchQuery, WatchReply};
+use routing::id::{PoolName, SessionId, WorkerId};
+use routing::time::Millis;
+use std::net::SocketAddr;
+
+/// One thing for the state to do.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Command {
+    /// Declares a worker, or declares it anew. Declaring the same again changes nothing, a drain included.
+    PutWorker {
+        /// The declaration.
+        spec: WorkerSpec,
+    },
+    /// Forgets a worker; its sessions re-bind on their next turn.
+    RemoveWorker {
+        /// Which.
+        id: WorkerId,
+    },
+    /// The worker keeps its sessions and takes no new ones; at the deadline its sessions re-bind.
+    DrainWorker {
+        /// Which.
+        id: WorkerId,
+        /// From now; without one it drains until it is removed or resumed.
+        deadline: Option<Millis>,
+    },
+    /// Ends a drain.
+    ResumeWorker {
+        /// Which.
+        id: WorkerId,
+    },
+    /// What a host name of an endpoint resolves to now; `None`: it does not.
+    Resolved {
+        /// The worker.
+        worker: WorkerId,
+        /// Index of the endpoint in its declaration.
+        endpoint: usize,
+        /// Where to dial.
+        address: Option<SocketAddr>,
+    },
+    /// One active probe of an endpoint ended.
+    Probe {
+        /// The worker.
+        worker: WorkerId,
+        /// Index of the endpoint in its declaration.
+        endpoint: usize,
+        /// What it found.
+        healthy: bool,
+    },
+    /// A request asks where it goes.
+    Route {
+        /// The question.
+        request: RouteRequest,
+        /// Uniformly random: breaks ties.
+        draw: u64,
+    },
+    /// A VM tells what happened.
+    Report(Report),
+    /// An Envoy asks what is new.
+    Watch {
+        /// The question.
+        query: WatchQuery,
+        /// Random: seeds the filter.
+        salt: u64,
+    },
+    /// An operator ends a session by hand.
+    ReleaseSession {
+        /// Which.
+        id: SessionId,
+    },
+    /// A node's xDS poll carried this `version_info` (0 when it had none, or that of another life of the service).
+    NodeAck {
+        /// Envoy's `node.id`.
+        node: String,
+        /// What it polled.
+        resource: XdsResource,
+        /// The version it has applied.
+        version: u64,
+    },
+    /// Time passes; sent every 100 ms.
+    Expire,
+}
+
+/// What an Envoy polls by xDS. Endpoints are polled pool by pool, each poll with a version of its own.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum XdsResource {
+    /// CDS: a cluster an endpoint of each worker.
+    Cluster,
+    /// EDS of `rankpin-pool-NAME`.
+    Endpoint(PoolName),
+}
+
+/// Answer to a [`Command`].
+#[derive(Clone, Debug, PartialEq)]
+pub enum Reply {
+    /// It was done.
+    Done,
+    /// It was not, and nothing changed.
+    Refused(StateError),
+    /// Answer to [`Command::PutWorker`].
+    Declared(Declared),
+    /// Answer to [`Command::Route`].
+    Route(RouteReply),
+    /// Answer to [`Command::Watch`]; `None`: nothing new yet, ask again on [`Effect::Changed`].
+    Watch(Option<Box<WatchReply>>),
+}
+
+/// What a declaration did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Declared {
+    /// The worker is new.
+    Created,
+    /// It was known and is declared otherwise now.
+    Replaced,
+    /// It was declared just so.
+    Unchanged,
+}
+
+/// Something for the shell to do. Emitted once a command at most, except [`Effect::WorkerUp`] and [`Effect::WorkerGone`].
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Effect {
+    /// Watchers may have something new: wake them.
+    Changed,
+    /// The declared workers changed: write them down.
+    PersistWorkers,
+    /// Resolve and probe this worker as declared now, from the start.
+    WorkerUp(WorkerId),
+    /// Stop resolving and probing this worker.
+    WorkerGone(WorkerId),
+}
+
+/// Why a command was refused. Every one is the caller's fault; nothing changed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum StateError {
+    /// No such worker.
+    #[error("worker {id} is not declared")]
+    UnknownWorker {
+        /// As asked.
+        id: WorkerId,
+    },
+    /// The worker has no endpoint of that index.
+    #[error("worker {worker} has no endpoint {endpoint}")]
+    UnknownEndpoint {
+        /// The worker.
+        worker: WorkerId,
+        /// As asked.
+        endpoint: usize,
+    },
+    /// The pool is not in the config file.
+    #[error("pool {pool} is not in the config; declared pools: {declared}")]
+    UnknownPool {
+        /// As asked.
+        pool: PoolName,
+        /// Names, by comma.
+        declared: String,
+    },
+    /// The fleet is full.
+    #[error("{max} workers are declared already, no more are taken")]
+    TooManyWorkers {
+        /// The limit.
+        max: usize,
+    },
+    /// Too many pools sprang up.
+    #[error("there are {max} pools already, no more are taken")]
+    TooManyPools {
+        /// The limit.
+        max: usize,
+    },
+    /// Envoy keys hosts by address, so one address is one slot.
+    #[error("address {address} belongs to worker {worker}")]
+    AddressTaken {
+        /// The address.
+        address: String,
+        /// Who has it.
+        worker: WorkerId,
+    },
+    /// `w.1` is what the second endpoint of `w` is called.
+    #[error("Envoy cluster {cluster} belongs to worker {worker}; choose another id")]
+    ClusterTaken {
+        /// The cluster's name.
+        cluster: String,
+        /// Who has it.
+        worker: WorkerId,
+    },
+    /// Two ids with one xxh3_64: bindings could not tell them apart.
+    #[error("worker id {id} cannot be told from {other} in a binding; choose another id")]
+    HashTaken {
+        /// As asked.
+        id: WorkerId,
+        /// Who has it.
+        other: WorkerId,
+    },
+    /// No such session, or only a memory of one.
+    #[error("session {prefix}… is not bound")]
+    UnknownSession {
+        /// First eight hex digits.
+        prefix: String,
+    },
+}
+
+impl StateError {
+    /// Stable code for API clients.
+    #[must_use]
+    pub const fn code(&self) -> &'static str {
+        match self {
+            Self::UnknownWorker { .. } => "unknown_worker",
+            Self::UnknownEndpoint { .. } => "unknown_endpoint",
+            Self::UnknownPool { .. } => "unknown_pool",
+            Self::TooManyWorkers { .. } => "too_many_workers",
+            Self::TooManyPools { .. } => "too_many_pools",
+            Self::AddressTaken { .. } => "address_taken",
+            Self::ClusterTaken { .. } => "cluster_taken",
+            Self::HashTaken { .. } => "worker_hash_taken",
+            Self::UnknownSession { .. } => "unknown_session",
+        }
+    }
+
+    /// HTTP status that fits: 404 for what is not there, 409 for what collides, 507 for what is full.
+    #[must_use]
+    pub const fn status(&self) -> u16 {
+        match self {
+            Self::UnknownWorker { .. } | Self::UnknownEndpoint { .. } | Self::UnknownSession { .. } => 404,
+            Self::UnknownPool { .. } => 422,
+            Self::AddressTaken { .. } | Self::ClusterTaken { .. } | Self::HashTaken { .. } => 409,
+            Self::TooManyWorkers { .. } | Self::TooManyPools { .. } => 507,
+        }
+    }
+}
+
+/// Whether the service can place requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Readiness {
+    /// At least one worker may be used.
+    Ready,
+    /// No worker is declared.
+    NoWorker,
+    /// Workers are declared, all are down.
+    AllDown,
+}

@@ -1,0 +1,127 @@
+//! What the state counts: one named number for every decision, and for everything ignored, evicted or dropped.
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
+        /// Counts since this life of the service began.
+        #[derive(Clone, Debug, Default, PartialEq, Eq)]
+        pub struct Counters {
+            $($(#[$doc])* pub $name: u64,)*
+        }
+
+        impl Counters {
+            /// Every counter with its name, in a fixed order: for metrics.
+            pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
+                [$((stringify!($name), self.$name)),*].into_iter()
+            }
+        }
+    };
+}
+
+counters! {
+    /// Routes answered with a fresh hold.
+    route_held,
+    /// Routes that joined the hold of another request.
+    route_joined,
+    /// Routes answered with a binding.
+    route_bound,
+    /// Routes answered with a fresh hold because the bound slot was gone.
+    route_rebound,
+    /// Routes whose binding was learned from the caller's cache.
+    route_adopted,
+    /// Routes without a session, or under a policy or affinity that pins nothing.
+    route_unpinned,
+    /// Routes without a usable worker.
+    route_no_worker,
+    /// Routes of a pool that does not exist.
+    route_unknown_pool,
+    /// Routes that went unpinned because every session in the table was held.
+    unpinned_table_full,
+    /// Routes that went unpinned because too many VMs were heard of.
+    unpinned_vms_full,
+    /// Holds an accepted answer ended.
+    holds_committed,
+    /// Holds that went because every request that owned them failed.
+    holds_rolled_back,
+    /// Holds that went because the VMs that owned them died.
+    holds_orphaned,
+    /// Holds that gave way to a binding made elsewhere.
+    holds_gave_way,
+    /// Holds replaced because their slot went away before any answer.
+    holds_replaced,
+    /// Joiners past the limit of one hold.
+    hold_owners_full,
+    /// Merges: nothing was known.
+    merge_inserted,
+    /// Merges: the same version.
+    merge_refreshed,
+    /// Merges: ours was older.
+    merge_replaced_newer,
+    /// Merges: ours was newer.
+    merge_ignored_conflict,
+    /// Merges: ours was a newer release.
+    merge_ignored_stale,
+    /// Equal versions with different slots: ours stayed and got a newer version.
+    merge_equal_conflict,
+    /// Commits on a worker that is not declared (yet): kept, and honoured if it is declared before the next turn.
+    commit_unknown_worker,
+    /// Commits of a pool that does not exist.
+    commit_unknown_pool,
+    /// Commits of a pool that pins nothing.
+    commit_unstored,
+    /// Commits without room in the table.
+    commit_table_full,
+    /// Failures that named a hold that had passed.
+    failed_late,
+    /// Touches of a session that is not known.
+    touch_unknown,
+    /// Touches older than the binding.
+    touch_late,
+    /// Touches newer than the binding: a commit was lost.
+    touch_newer,
+    /// Releases done.
+    released,
+    /// Releases of a session that is not known.
+    release_unknown,
+    /// Releases older than the binding.
+    release_late,
+    /// Entries whose version nobody can have given.
+    version_implausible,
+    /// Observations on slots of workers that are not declared.
+    slot_unknown_worker,
+    /// Bindings forgotten after their idle ttl.
+    sessions_expired,
+    /// Bindings evicted, oldest idle first.
+    sessions_evicted,
+    /// Releases forgotten after their time.
+    tombstones_expired,
+    /// Releases forgotten for want of room.
+    tombstones_evicted,
+    /// Moves and releases published to watchers.
+    moves_published,
+    /// Watches answered with a gap.
+    watch_gaps,
+    /// Reports taken.
+    reports,
+    /// Reports whose numbers were older than those known.
+    reports_old,
+    /// Report entries past the limit of one report.
+    report_entries_dropped,
+    /// Slots in flight past the limit of one report.
+    in_flight_dropped,
+    /// Reservations past the limit of one VM.
+    reservations_dropped,
+    /// VMs that died.
+    vms_expired,
+    /// Reports of VMs past the limit.
+    vms_refused,
+    /// Nodes forgotten after their silence.
+    nodes_expired,
+    /// Nodes forgotten for want of room.
+    nodes_evicted,
+    /// Acknowledged versions that we never gave.
+    acks_from_the_future,
+    /// Times a worker went down.
+    workers_down,
+    /// Times a worker became suspect.
+    workers_suspect,
+}

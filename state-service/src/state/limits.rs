@@ -1,0 +1,100 @@
+//! Every bound of the state, in one place, with what happens at it.
+
+use crate::config::{POOLS_MAX, ServiceConfig, WORKERS_MAX};
+use routing::contract::PoolInfo;
+use routing::time::Millis;
+
+/// Most owners remembered of one hold. A joiner past it goes to the same slot and may commit; its failure is not seen.
+pub const OWNERS_MAX: usize = 1024;
+/// Most reservations of one VM. Past it the oldest no longer counts as load.
+pub const RESERVATIONS_MAX: usize = 4096;
+/// Most slots in one VM's report of requests in flight. Past it the rest does not count as load.
+pub const IN_FLIGHT_SLOTS_MAX: usize = 16_384;
+/// Most moves in one answer to a watch. The rest follows at once in the next one.
+pub const WATCH_MOVES_MAX: usize = 4096;
+/// Other workers named in an answer to a route.
+pub const ALTERNATES_MAX: usize = 3;
+/// Candidates looked at for alternates: a window of a large pool that starts where the session's id says.
+pub const ALTERNATES_WINDOW: usize = 64;
+/// Most entries that one tick forgets; the rest is judged when it is read, and forgotten by the next ticks.
+pub const EXPIRED_PER_TICK_MAX: usize = 16_384;
+/// A version above it is no version any of us gave: ignored, so that one bad number cannot end all counting.
+pub const SEQ_MAX: u64 = 1 << 62;
+
+/// Probe failures in a row that make a worker [`routing::contract::WorkerState::Down`].
+pub const PROBE_FAILURES_DOWN: u32 = 3;
+/// Probe successes in a row that bring it back.
+pub const PROBE_SUCCESSES_UP: u32 = 2;
+/// Connection failures in a row on one slot that make its worker suspect.
+pub const CONNECTION_FAILURES_SUSPECT: u32 = 2;
+/// Answers 5xx in a row on one slot that make its worker suspect.
+pub const STATUS_FAILURES_SUSPECT: u32 = 3;
+/// Probe successes in a row that clear a suspect to which nobody sends anything any more.
+pub const PROBE_SUCCESSES_CLEAR: u32 = 10;
+
+/// What the state is built with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StateConfig {
+    /// Pools and what becomes of others. Its workers are put by the shell like any other.
+    pub service: ServiceConfig,
+    /// Sizes and times.
+    pub limits: Limits,
+}
+
+impl StateConfig {
+    /// A config with the limits of a real service.
+    #[must_use]
+    pub const fn new(service: ServiceConfig) -> Self {
+        Self { service, limits: Limits::SERVICE }
+    }
+
+    /// Pools listed in the config.
+    #[must_use]
+    pub fn pools(&self) -> &[PoolInfo] {
+        &self.service.pools
+    }
+}
+
+/// Sizes and times of one state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Sessions held or bound. At it the oldest idle one is evicted; when all are held, a new one goes unpinned.
+    pub sessions_max: usize,
+    /// Released sessions remembered. At it the oldest is forgotten.
+    pub tombstones_max: usize,
+    /// How long a release is remembered, at least; the pool's ttl if that is longer.
+    pub tombstone_ttl: Millis,
+    /// Workers. At it a new one is refused.
+    pub workers_max: usize,
+    /// Pools. At it a worker that would make another one is refused.
+    pub pools_max: usize,
+    /// VMs heard of. At it a new one's routes go unpinned and its counts are not kept.
+    pub vms_max: usize,
+    /// A VM that neither routed nor reported for this long is dead: its holds and its load go.
+    pub vm_lease: Millis,
+    /// Nodes seen on xDS. At it the one silent for longest is forgotten, and sees everything again.
+    pub nodes_max: usize,
+    /// A node silent on xDS for this long is forgotten.
+    pub node_idle: Millis,
+    /// Moves remembered for watchers. Past it a slow one is told of a gap.
+    pub moves_max: usize,
+    /// Shortest time between two versions of the fleet that differ by load alone.
+    pub load_interval: Millis,
+}
+
+impl Limits {
+    /// Those of a real service.
+    pub const SERVICE: Self = Self {
+        sessions_max: 1_048_576,
+        tombstones_max: 131_072,
+        tombstone_ttl: Millis::from_secs(600),
+        workers_max: WORKERS_MAX,
+        pools_max: POOLS_MAX,
+        vms_max: 4096,
+        vm_lease: Millis::from_secs(30),
+        nodes_max: 1024,
+        node_idle: Millis::from_secs(600),
+        moves_max: 65_536,
+        load_interval: Millis(100),
+    };
+}

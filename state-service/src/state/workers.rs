@@ -1,0 +1,243 @@
+//! Workers as declared, with their addresses, health and load; sorted by id, found by hash.
+//!
+//! Owns what one worker is. Whether a declaration is taken, and who is told, is decided in `fleet.rs`.
+
+use super::binding::Slot;
+use super::health::Health;
+use crate::declare::{EndpointSpec, WorkerSpec};
+use routing::contract::{EndpointInfo, Target, WorkerInfo, WorkerState};
+use routing::hash::{hashed_rank, worker_hash};
+use routing::header::cluster::WORKER_PREFIX;
+use routing::id::{Rank, RankHash, WorkerId};
+use routing::time::Timestamp;
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+/// Name of the Envoy cluster of endpoint `index` of a worker: `rankpin-worker-W`, `rankpin-worker-W.1`, …
+#[must_use]
+pub fn cluster_name(worker: &WorkerId, index: usize) -> String {
+    match index {
+        0 => format!("{WORKER_PREFIX}{worker}"),
+        _ => format!("{WORKER_PREFIX}{worker}.{index}"),
+    }
+}
+
+/// A declared worker.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Worker {
+    pub(super) spec: WorkerSpec,
+    pub(super) hash: u64,
+    pub(super) endpoints: Vec<Endpoint>,
+    pub(super) health: Health,
+    pub(super) load: WorkerLoad,
+    /// xDS version that first had the worker as it is now.
+    pub(super) since: u64,
+    /// How it looked before, for nodes that have not acknowledged the change.
+    pub(super) before: Option<Box<Before>>,
+}
+
+/// An endpoint and where its name leads now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Endpoint {
+    /// As declared.
+    pub spec: EndpointSpec,
+    /// Where Envoy dials it under endpoints steering; `None` while the name does not resolve.
+    pub resolved: Option<SocketAddr>,
+}
+
+/// Requests on one worker.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct WorkerLoad {
+    /// Sum of the last reports of all VMs.
+    pub(super) reported: u32,
+    /// Choices not yet covered by a report.
+    pub(super) reserved: u32,
+}
+
+/// A worker's look under an older xDS version.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Before {
+    pub(super) info: WorkerInfo,
+    pub(super) since: u64,
+}
+
+impl Worker {
+    pub(super) fn new(spec: WorkerSpec, since: u64) -> Self {
+        let endpoints = spec.endpoints.iter().map(Endpoint::new).collect::<Vec<_>>();
+        let health = Health::new(endpoints.len());
+        let hash = worker_hash(&spec.id);
+        Self { spec, hash, endpoints, health, load: WorkerLoad::default(), since, before: None }
+    }
+
+    /// As declared.
+    #[must_use]
+    pub const fn spec(&self) -> &WorkerSpec {
+        &self.spec
+    }
+
+    /// Its id.
+    #[must_use]
+    pub const fn id(&self) -> &WorkerId {
+        &self.spec.id
+    }
+
+    /// Its endpoints, in the order of the declaration.
+    #[must_use]
+    pub fn endpoints(&self) -> &[Endpoint] {
+        &self.endpoints
+    }
+
+    /// What the fleet is told of it.
+    #[must_use]
+    pub const fn state(&self) -> WorkerState {
+        self.health.state()
+    }
+
+    /// Whether an operator drains it, a drain that is over included.
+    #[must_use]
+    pub const fn is_draining(&self) -> bool {
+        self.health.is_draining()
+    }
+
+    /// Requests in flight as last reported by all VMs.
+    #[must_use]
+    pub const fn in_flight(&self) -> u32 {
+        self.load.reported
+    }
+
+    /// Choices made that no report covers yet.
+    #[must_use]
+    pub const fn reserved(&self) -> u32 {
+        self.load.reserved
+    }
+
+    /// xDS version that first had it as it is now.
+    #[must_use]
+    pub const fn xds_since(&self) -> u64 {
+        self.since
+    }
+
+    pub(super) const fn is_usable(&self) -> bool {
+        self.state().serves_bound()
+    }
+
+    /// The slot a new session takes here.
+    pub(super) fn slot_for(&self, hash: RankHash) -> Slot {
+        Slot::new(self.hash, hashed_rank(hash, self.spec.rank_start(), self.spec.rank_count()))
+    }
+
+    /// Whether a binding's rank is still one of ours.
+    pub(super) fn has_rank(&self, rank: Option<Rank>) -> bool {
+        let start = self.spec.rank_start();
+        rank.is_none_or(|rank| (start..start + self.spec.rank_count()).contains(&rank.0))
+    }
+
+    /// A rank as it is kept: none where there is only one.
+    pub(super) fn slot_of(&self, rank: Option<Rank>) -> Slot {
+        Slot::new(self.hash, rank.filter(|_| self.spec.rank_count() > 1))
+    }
+
+    /// How a binding to this worker travels.
+    pub(super) fn target(&self, slot: Slot) -> Target {
+        Target { worker: self.spec.id.clone(), rank: slot.rank().filter(|_| self.spec.rank_count() > 1) }
+    }
+
+    pub(super) fn info(&self) -> WorkerInfo {
+        WorkerInfo {
+            id: self.spec.id.clone(),
+            pool: self.spec.pool.clone(),
+            engine: self.spec.engine,
+            weight: self.spec.weight,
+            endpoints: self.endpoints.iter().map(Endpoint::info).collect(),
+        }
+    }
+}
+
+impl Endpoint {
+    fn new(spec: &EndpointSpec) -> Self {
+        Self { spec: spec.clone(), resolved: spec.address.socket() }
+    }
+
+    /// An endpoint whose name does not resolve travels with an empty address: it exists for cluster steering alone.
+    fn info(&self) -> EndpointInfo {
+        EndpointInfo {
+            address: self.resolved.map(|a| a.to_string()).unwrap_or_default(),
+            rank_numbering: self.spec.rank_numbering,
+            dp_start: self.spec.dp_start,
+            dp_size: self.spec.dp_size,
+        }
+    }
+}
+
+/// All workers.
+#[derive(Debug, Default)]
+pub(super) struct Workers {
+    /// By id.
+    sorted: Vec<Worker>,
+    by_hash: BTreeMap<u64, usize>,
+}
+
+impl Workers {
+    pub(super) fn iter(&self) -> std::slice::Iter<'_, Worker> {
+        self.sorted.iter()
+    }
+
+    pub(super) const fn len(&self) -> usize {
+        self.sorted.len()
+    }
+
+    pub(super) fn by_id(&self, id: &WorkerId) -> Option<&Worker> {
+        self.index(id).ok().and_then(|i| self.sorted.get(i))
+    }
+
+    pub(super) fn by_id_mut(&mut self, id: &WorkerId) -> Option<&mut Worker> {
+        self.index(id).ok().and_then(|i| self.sorted.get_mut(i))
+    }
+
+    pub(super) fn by_hash(&self, hash: u64) -> Option<&Worker> {
+        self.by_hash.get(&hash).and_then(|i| self.sorted.get(*i))
+    }
+
+    pub(super) fn by_hash_mut(&mut self, hash: u64) -> Option<&mut Worker> {
+        self.by_hash.get(&hash).and_then(|i| self.sorted.get_mut(*i))
+    }
+
+    pub(super) fn put(&mut self, worker: Worker) {
+        match self.index(&worker.spec.id) {
+            Ok(i) => {
+                if let Some(place) = self.sorted.get_mut(i) {
+                    *place = worker;
+                }
+            }
+            Err(i) => {
+                self.sorted.insert(i, worker);
+                self.index_hashes();
+            }
+        }
+    }
+
+    pub(super) fn remove(&mut self, id: &WorkerId) -> Option<Worker> {
+        let removed = self.index(id).ok().map(|i| self.sorted.remove(i));
+        self.index_hashes();
+        removed
+    }
+
+    /// Marks drains that are over; true when one ended just now.
+    pub(super) fn expire_drains(&mut self, now: Timestamp) -> bool {
+        let mut ended = false;
+        for worker in &mut self.sorted {
+            let before = worker.state();
+            worker.health.expire_drain(now);
+            ended |= worker.state() != before;
+        }
+        ended
+    }
+
+    fn index(&self, id: &WorkerId) -> Result<usize, usize> {
+        self.sorted.binary_search_by(|worker| worker.spec.id.cmp(id))
+    }
+
+    fn index_hashes(&mut self) {
+        self.by_hash = self.sorted.iter().enumerate().map(|(i, w)| (w.hash, i)).collect();
+    }
+}
