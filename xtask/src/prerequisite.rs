@@ -61,3 +61,20 @@ fn apt(args: &[&str]) -> Command {
 fn is_root() -> bool {
     std::fs::metadata("/proc/self").is_ok_and(|own| own.uid() == 0)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_package_nobody_has_is_lacking() {
+        assert_eq!(debian_lacks(&["no-such-package-of-anyone"]), ["no-such-package-of-anyone"]);
+    }
+
+    #[test]
+    fn a_missing_prerequisite_is_its_sentence() {
+        let error = Missing::error("install x");
+        assert!(error.is::<Missing>() && error.to_string() == "install x");
+        assert!(error.context("building y").is::<Missing>());
+    }
+}

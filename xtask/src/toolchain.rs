@@ -74,9 +74,12 @@ fn find_any() -> Result<Toolchain> {
     if process::on_path("rustup").is_some() && rustup_adds_target() {
         return Ok(Toolchain::Native);
     }
-    find_debian().map_err(|error| {
-        let remedy = format!("run `rustup target add {TARGET}` or, on Debian, `{}`", debian_remedy());
-        Missing::error(format!("no standard library for {TARGET}: {remedy} ({error:#})"))
+    find_debian().map_err(|error| match error.is::<Missing>() {
+        true => Missing::error(format!(
+            "no standard library for {TARGET}: run `rustup target add {TARGET}` or, on Debian, `{}`",
+            debian_remedy()
+        )),
+        false => error,
     })
 }
 
