@@ -4,6 +4,18 @@
     deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)
 )]
 
+pub mod auth;
+pub mod chance;
+pub mod cli;
 pub mod config;
 pub mod declare;
+pub mod http;
+pub mod metrics;
+pub mod persist;
+pub mod probe;
+pub mod resolve;
+pub mod serve;
+pub mod service;
 pub mod state;
+pub mod xds;
+pub mod xds_files;

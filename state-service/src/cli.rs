@@ -1,0 +1,167 @@
+//! The command line: what may be asked and which askings are refused before anything starts. Starts nothing itself.
+
+use crate::auth::{Token, TokenError};
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use routing::hash::{self, Phase};
+use routing::id::{NameError, PoolName};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+/// Keeps every conversation on the worker and rank that holds its prefix.
+#[derive(Debug, Parser)]
+#[command(name = "rankpin", version, about)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What `rankpin` can do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run the state service.
+    Serve(ServeArgs),
+    /// Print the session id and rank hash of a session key, as filter and service compute them.
+    Hash(HashArgs),
+}
+
+/// How the state service runs.
+#[derive(Clone, Debug, Args)]
+pub struct ServeArgs {
+    /// Where filters and Envoy ask (route, report, watch, xDS). Port 0 takes a free one.
+    #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:7460")]
+    pub data: SocketAddr,
+    /// Where operators ask (workers, pools, sessions, metrics). Port 0 takes a free one.
+    #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:7461")]
+    pub control: SocketAddr,
+    /// Pools as JSON; without it one pool `default` exists and others spring up with defaults.
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Keeps declared workers across restarts in DIR/workers.json; without it they are forgotten.
+    #[arg(long, value_name = "DIR")]
+    pub state_dir: Option<PathBuf>,
+    /// A file with the bearer token that every request must bring (but /healthz); needed for addresses beyond loopback.
+    #[arg(long, value_name = "FILE")]
+    pub token_file: Option<PathBuf>,
+    /// Also writes CDS and EDS as files for Envoy's `path_config_source`: DIR/cds.json and DIR/eds-POOL.json.
+    #[arg(long, value_name = "DIR")]
+    pub xds_dir: Option<PathBuf>,
+    /// How often each worker endpoint is probed with GET /health; 0 probes never.
+    #[arg(long, value_name = "MS", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(0..=60_000))]
+    pub probe_interval_ms: u64,
+    /// Writes the addresses listened on as JSON, by rename, once they are.
+    #[arg(long, value_name = "FILE")]
+    pub addr_file: Option<PathBuf>,
+    /// How long /readyz answers 503 after a SIGTERM before the listeners close, so that balancers notice.
+    #[arg(long, value_name = "MS", default_value_t = 500, value_parser = clap::value_parser!(u64).range(0..=3000))]
+    pub drain_notice_ms: u64,
+    /// How log lines look; RUST_LOG chooses which (default `info`).
+    #[arg(long, value_enum, default_value_t = LogFormat::Text)]
+    pub log_format: LogFormat,
+}
+
+/// How log lines look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    /// For people.
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+/// What to hash.
+#[derive(Clone, Debug, Args)]
+pub struct HashArgs {
+    /// The session key as it stands in the header; surrounding white space is not part of it.
+    pub key: String,
+    /// The pool the request belongs to.
+    #[arg(long, default_value = "default")]
+    pub pool: String,
+    /// The filter's `hash_secret`.
+    #[arg(long, default_value = "")]
+    pub secret: String,
+    /// The tenant scope.
+    #[arg(long, default_value = "")]
+    pub scope: String,
+}
+
+/// Why `serve` refuses its arguments.
+#[derive(Debug, thiserror::Error)]
+pub enum ArgsError {
+    /// A listener could be reached from other machines and nothing guards it.
+    #[error("--{listener} {address} can be reached from other machines: give --token-file FILE, or listen on 127.0.0.1")]
+    OpenListener {
+        /// `data` or `control`.
+        listener: &'static str,
+        /// As given.
+        address: SocketAddr,
+    },
+    /// The token file is no use.
+    #[error(transparent)]
+    Token(#[from] TokenError),
+}
+
+impl ServeArgs {
+    /// The token all requests must bring, if any.
+    ///
+    /// # Errors
+    /// [`ArgsError`]: a listener beyond loopback without a token, or a useless token file.
+    pub fn token(&self) -> Result<Option<Token>, ArgsError> {
+        if let Some(path) = &self.token_file {
+            return Ok(Some(Token::read(path)?));
+        }
+        for (listener, address) in [("data", self.data), ("control", self.control)] {
+            if !address.ip().to_canonical().is_loopback() {
+                return Err(ArgsError::OpenListener { listener, address });
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// The lines `rankpin hash` prints.
+///
+/// # Errors
+/// [`NameError`]: the pool's name breaks a rule.
+pub fn hash_lines(args: &HashArgs) -> Result<String, NameError> {
+    let pool = PoolName::parse(&args.pool)?;
+    let key = args.key.trim().as_bytes();
+    let session =
+        hash::session_id(args.secret.as_bytes(), args.scope.as_bytes(), pool.as_str(), Phase::Aggregated, key);
+    Ok(format!("session {session}\nrank_hash {}", hash::rank_hash(key).0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn serve(args: &[&str]) -> ServeArgs {
+        let cli = Cli::try_parse_from(["rankpin", "serve"].iter().chain(args)).unwrap();
+        match cli.command {
+            Command::Serve(args) => args,
+            Command::Hash(_) => panic!("not serve"),
+        }
+    }
+
+    #[test]
+    fn loopback_needs_no_token() {
+        assert!(serve(&[]).token().unwrap().is_none());
+        assert!(serve(&["--data", "[::1]:0", "--control", "[::ffff:127.0.0.1]:0"]).token().unwrap().is_none());
+    }
+
+    #[test]
+    fn a_reachable_address_without_a_token_is_refused_with_its_remedy() {
+        let refusal = serve(&["--control", "0.0.0.0:7461"]).token().unwrap_err().to_string();
+        let expected = "--control 0.0.0.0:7461 can be reached from other machines: give --token-file FILE, or listen on 127.0.0.1";
+        assert_eq!(refusal, expected);
+    }
+
+    #[test]
+    fn the_example_keys_have_the_ranks_of_the_design() {
+        let rank = |key: &str| hash::hashed_rank(hash::rank_hash(key.as_bytes()), 4, 4).unwrap().0;
+        assert_eq!([rank("session-1"), rank("conv-42"), rank("s")], [5, 6, 7]);
+        let args = HashArgs { key: " session-1 ".into(), pool: "default".into(), secret: String::new(), scope: String::new() };
+        let expected = hash::rank_hash(b"session-1").0;
+        assert!(hash_lines(&args).unwrap().ends_with(&format!("rank_hash {expected}")));
+    }
+}

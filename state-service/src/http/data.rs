@@ -1,0 +1,72 @@
+//! What filters and Envoy ask: route, report and discovery. Extract, ask the state, answer; nothing is decided here.
+
+use super::body::{DataBody, Wire, decode};
+use super::problem::Problem;
+use super::show::json;
+use crate::service::Service;
+use crate::xds::{self, DiscoveryRequest, Resource};
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use routing::contract::{REPORT_ENTRIES_MAX, Report, RouteRequest};
+use serde::Deserialize;
+use std::sync::Arc;
+
+/// What a report may say beyond [`Report`] of contract v1.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Notes {
+    /// Answers that the upstream role never saw, since the last report: it is missing from Envoy's config.
+    upstream_role_missing: u64,
+}
+
+/// `POST /v1/route`.
+pub async fn route(State(service): State<Arc<Service>>, Wire(request): Wire<RouteRequest>) -> Result<Response, Problem> {
+    let reply = service.route(request)?;
+    Ok(json(&reply))
+}
+
+/// `POST /v1/report`.
+pub async fn report(State(service): State<Arc<Service>>, DataBody(body): DataBody) -> Result<StatusCode, Problem> {
+    let report: Report = decode(&body)?;
+    let notes: Notes = decode(&body)?;
+    if report.entries.len() > REPORT_ENTRIES_MAX {
+        let detail = format!("{} entries, at most {REPORT_ENTRIES_MAX} are taken at once", report.entries.len());
+        return Err(Problem::new(StatusCode::BAD_REQUEST, "report_too_long", "The report is too long", detail));
+    }
+    if notes.upstream_role_missing > 0 {
+        service.upstream_role_missing(&report.caller.node, notes.upstream_role_missing);
+    }
+    service.report(report)?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// `POST /v3/discovery:clusters`.
+pub async fn clusters(state: State<Arc<Service>>, request: Wire<DiscoveryRequest>) -> Result<Response, Problem> {
+    discover(state, request, Resource::Cluster)
+}
+
+/// `POST /v3/discovery:endpoints`.
+pub async fn endpoints(state: State<Arc<Service>>, request: Wire<DiscoveryRequest>) -> Result<Response, Problem> {
+    discover(state, request, Resource::Endpoint)
+}
+
+fn discover(
+    State(service): State<Arc<Service>>,
+    Wire(request): Wire<DiscoveryRequest>,
+    resource: Resource,
+) -> Result<Response, Problem> {
+    if !request.type_url.is_empty() && request.type_url != resource.type_url() {
+        return Err(Problem::malformed(format!("this path serves {}", resource.type_url())));
+    }
+    let view = service.discover(resource, &request);
+    if view.version == request.version_info {
+        // Envoy takes it as "nothing new" and polls again after its refresh delay.
+        return Ok(StatusCode::NOT_MODIFIED.into_response());
+    }
+    let resources = match resource {
+        Resource::Cluster => xds::clusters(&view.members),
+        Resource::Endpoint => xds::assignments(&view.pools, &view.members, &request.resource_names),
+    };
+    Ok(json(&xds::response(resource, &view.version, resources)))
+}

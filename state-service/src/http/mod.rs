@@ -1,0 +1,147 @@
+//! The two listeners' routers: which paths there are and what surrounds every request. What a request does is in the modules.
+
+pub mod body;
+pub mod control;
+pub mod data;
+pub mod listener;
+pub mod openapi;
+pub mod problem;
+pub mod show;
+pub mod sight;
+pub mod watch;
+
+use crate::metrics::Kind;
+use crate::service::Service;
+use axum::Router;
+use axum::extract::{DefaultBodyLimit, MatchedPath, Request, State};
+use axum::http::{Method, StatusCode};
+use axum::middleware::{Next, from_fn_with_state};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use problem::Problem;
+use routing::contract::{BODY_BYTES_MAX, REPORT_PATH, ROUTE_PATH, WATCH_PATH};
+use std::sync::Arc;
+use std::time::Instant;
+use tower_http::catch_panic::CatchPanicLayer;
+
+/// Envoy's polls for clusters.
+pub const CLUSTERS_PATH: &str = "/v3/discovery:clusters";
+/// Envoy's polls for load assignments.
+pub const ENDPOINTS_PATH: &str = "/v3/discovery:endpoints";
+
+/// Every route of both listeners; the OpenAPI document is tested against it.
+pub const ROUTES: &[(&str, &str, &[&str])] = &[
+    ("data", "/healthz", &["get"]),
+    ("data", ROUTE_PATH, &["post"]),
+    ("data", REPORT_PATH, &["post"]),
+    ("data", WATCH_PATH, &["get"]),
+    ("data", CLUSTERS_PATH, &["post"]),
+    ("data", ENDPOINTS_PATH, &["post"]),
+    ("control", "/healthz", &["get"]),
+    ("control", "/readyz", &["get"]),
+    ("control", "/metrics", &["get"]),
+    ("control", "/openapi.json", &["get"]),
+    ("control", "/v1/workers", &["get", "post"]),
+    ("control", "/v1/workers/{id}", &["get", "put", "patch", "delete"]),
+    ("control", "/v1/workers/{id}/drain", &["post"]),
+    ("control", "/v1/pools", &["get"]),
+    ("control", "/v1/topology", &["get"]),
+    ("control", "/v1/sessions/{hash}", &["get", "delete"]),
+];
+
+/// What Envoy and the filter ask.
+pub fn data_router(service: &Arc<Service>) -> Router {
+    let routes = Router::new()
+        .route(ROUTE_PATH, post(data::route))
+        .route(REPORT_PATH, post(data::report))
+        .route(WATCH_PATH, get(watch::watch))
+        .route(CLUSTERS_PATH, post(data::clusters))
+        .route(ENDPOINTS_PATH, post(data::endpoints))
+        .route("/healthz", get(sight::healthz))
+        .layer(DefaultBodyLimit::max(BODY_BYTES_MAX));
+    surround(routes, service, "data")
+}
+
+/// What operators ask.
+pub fn control_router(service: &Arc<Service>) -> Router {
+    let worker = get(control::worker).put(control::put).patch(control::patch).delete(control::remove);
+    let routes = Router::new()
+        .route("/v1/workers", get(control::workers).post(control::create))
+        .route("/v1/workers/{id}", worker)
+        .route("/v1/workers/{id}/drain", post(control::drain))
+        .route("/v1/pools", get(sight::pools))
+        .route("/v1/topology", get(sight::topology))
+        .route("/v1/sessions/{hash}", get(control::session).delete(control::release))
+        .route("/healthz", get(sight::healthz))
+        .route("/readyz", get(sight::readyz))
+        .route("/metrics", get(sight::metrics))
+        .route("/openapi.json", get(openapi::document))
+        .layer(DefaultBodyLimit::max(body::CONTROL_BYTES_MAX));
+    surround(routes, service, "control")
+}
+
+#[derive(Clone)]
+struct Around {
+    service: Arc<Service>,
+    listener: &'static str,
+}
+
+/// Counts, catches panics and checks tokens around all routes and fallbacks alike.
+fn surround(routes: Router<Arc<Service>>, service: &Arc<Service>, listener: &'static str) -> Router {
+    let around = Around { service: Arc::clone(service), listener };
+    routes
+        .fallback(no_such_path)
+        .method_not_allowed_fallback(no_such_method)
+        .layer(from_fn_with_state(around.clone(), admit))
+        .layer(CatchPanicLayer::custom(|_cause: Box<dyn std::any::Any + Send>| {
+            tracing::error!("a handler panicked");
+            Problem::internal("an unexpected condition; see the service's log").into_response()
+        }))
+        .layer(from_fn_with_state(around, count))
+        .with_state(Arc::clone(service))
+}
+
+async fn no_such_path(request: Request) -> Problem {
+    Problem::no_such_path(request.uri().path())
+}
+
+async fn no_such_method(request: Request) -> Problem {
+    Problem::no_such_method(request.method().as_str(), request.uri().path())
+}
+
+async fn admit(State(around): State<Around>, request: Request, next: Next) -> Response {
+    let open = request.uri().path() == "/healthz";
+    match &around.service.token {
+        Some(token) if !open && !token.admits(request.headers()) => Problem::unauthorized().into_response(),
+        Some(_) | None => next.run(request).await,
+    }
+}
+
+async fn count(State(around): State<Around>, request: Request, next: Next) -> Response {
+    let kind = kind_of(around.listener, &request);
+    let begun = Instant::now();
+    let response = next.run(request).await;
+    let took = begun.elapsed();
+    around.service.http.observe(kind, response.status().as_u16(), took);
+    if response.status() == StatusCode::INTERNAL_SERVER_ERROR {
+        tracing::warn!(path = kind.path, method = kind.method, "answered 500");
+    }
+    response
+}
+
+fn kind_of(listener: &'static str, request: &Request) -> Kind {
+    let matched = request.extensions().get::<MatchedPath>().map(MatchedPath::as_str);
+    let path = ROUTES.iter().map(|(_, path, _)| *path).find(|path| Some(*path) == matched).unwrap_or("unmatched");
+    Kind { listener, path, method: method_name(request.method()) }
+}
+
+fn method_name(method: &Method) -> &'static str {
+    match *method {
+        Method::GET => "GET",
+        Method::POST => "POST",
+        Method::PUT => "PUT",
+        Method::PATCH => "PATCH",
+        Method::DELETE => "DELETE",
+        _ => "other",
+    }
+}

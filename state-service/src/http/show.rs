@@ -1,0 +1,66 @@
+//! How things look in JSON answers of the control listener. Shapes only.
+
+use crate::state::{Endpoint, SessionState, SessionView, Worker};
+use axum::http::header;
+use axum::response::{IntoResponse, Response};
+use routing::contract::PoolInfo;
+use serde::Serialize;
+use serde_json::{Value, json};
+
+/// A JSON answer.
+pub fn json(value: &impl Serialize) -> Response {
+    // Our own types always serialise: no maps with other keys than text, no failing impls.
+    let text = serde_json::to_vec(value).unwrap_or_default();
+    ([(header::CONTENT_TYPE, "application/json")], text).into_response()
+}
+
+/// A worker as it is; `declared` is what a PUT would take to declare it just so.
+#[must_use]
+pub fn worker(worker: &Worker) -> Value {
+    json!({
+        "id": worker.id(),
+        "pool": worker.spec().pool,
+        "state": worker.state(),
+        "draining": worker.is_draining(),
+        "in_flight": worker.in_flight(),
+        "reserved": worker.reserved(),
+        "endpoints": worker.endpoints().iter().map(endpoint).collect::<Vec<_>>(),
+        "declared": worker.spec().to_json(),
+    })
+}
+
+fn endpoint(endpoint: &Endpoint) -> Value {
+    let note = endpoint.resolved.is_none().then_some("the host name does not resolve: left out of endpoints steering");
+    json!({"address": endpoint.spec.address.to_string(), "resolved": endpoint.resolved, "note": note})
+}
+
+/// A pool and how many workers it has.
+#[must_use]
+pub fn pool(pool: &PoolInfo, workers: usize) -> Value {
+    json!({
+        "name": pool.name,
+        "policy": pool.policy,
+        "affinity": pool.affinity,
+        "ttl_s": pool.ttl_ms.0 / 1000,
+        "workers": workers,
+    })
+}
+
+/// A session.
+#[must_use]
+pub fn session(session: &SessionView) -> Value {
+    let (state, owners) = match session.state {
+        SessionState::Held { owners } => ("held", Some(owners)),
+        SessionState::Bound => ("bound", None),
+        SessionState::Released => ("released", None),
+    };
+    json!({
+        "id": session.id,
+        "rank_hash": session.rank_hash,
+        "state": state,
+        "owners": owners,
+        "target": session.target,
+        "version": session.version,
+        "expires_in_ms": session.expires_in,
+    })
+}

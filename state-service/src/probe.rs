@@ -1,0 +1,138 @@
+//! Asks each worker endpoint for its health, regularly and boundedly, and tells the state. What failures mean is the state's.
+
+use crate::service::Service;
+use routing::id::WorkerId;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::TcpStream;
+use tokio::sync::Semaphore;
+use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::{sleep, timeout};
+
+/// A worker that has not answered by then counts as failed: a hung one accepts and says nothing.
+pub const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
+/// Probes under way at once; more wait their turn.
+const PROBES_MAX: usize = 256;
+/// Of a health answer no more is read; then its connection is not reused.
+const BODY_BYTES_MAX: usize = 64 << 10;
+/// Tasks are compared with the declared workers at least this often, so that one that died is started again.
+const RECONCILE: Duration = Duration::from_secs(5);
+
+/// One endpoint to ask.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Target {
+    /// Its worker.
+    pub worker: WorkerId,
+    /// Its place in the worker's list.
+    pub endpoint: usize,
+    /// `host:port` to dial: resolved where possible.
+    pub dial: String,
+    /// `host:port` as declared, for the `host` header.
+    pub authority: String,
+    /// How it is asked.
+    pub question: Question,
+}
+
+/// How an endpoint is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Question {
+    /// `GET /health` must answer 2xx.
+    Health,
+    /// A connection must be accepted: all that is asked of TLS endpoints, whose certificates only Envoy can check.
+    Connect,
+}
+
+struct Prober {
+    service: Arc<Service>,
+    client: reqwest::Client,
+    places: Semaphore,
+    interval_ms: u64,
+}
+
+/// Probes all declared endpoints until the service stops.
+///
+/// # Errors
+/// When no HTTP client can be made.
+pub async fn run(service: Arc<Service>, interval_ms: u64) -> Result<(), reqwest::Error> {
+    let prober = Prober { client: client()?, places: Semaphore::new(PROBES_MAX), interval_ms, service };
+    let prober = Arc::new(prober);
+    let mut members = prober.service.members_changed();
+    let mut tasks = JoinSet::new();
+    let mut running: BTreeMap<Target, AbortHandle> = BTreeMap::new();
+    loop {
+        members.borrow_and_update();
+        reconcile(&prober, &mut tasks, &mut running);
+        // Elapsed or a change, both mean: compare again. The sender lives as long as `prober`.
+        let _ = timeout(RECONCILE, members.changed()).await;
+    }
+}
+
+fn client() -> Result<reqwest::Client, reqwest::Error> {
+    reqwest::Client::builder()
+        .no_proxy()
+        .redirect(reqwest::redirect::Policy::none())
+        .connect_timeout(PROBE_TIMEOUT)
+        .pool_max_idle_per_host(1)
+        .pool_idle_timeout(Duration::from_secs(4))
+        .user_agent(concat!("rankpin/", env!("CARGO_PKG_VERSION")))
+        .build()
+}
+
+fn reconcile(prober: &Arc<Prober>, tasks: &mut JoinSet<()>, running: &mut BTreeMap<Target, AbortHandle>) {
+    let wanted = prober.service.probe_targets();
+    running.retain(|target, task| {
+        let keep = wanted.contains(target) && !task.is_finished();
+        if !keep {
+            task.abort();
+        }
+        keep
+    });
+    for target in wanted {
+        running.entry(target.clone()).or_insert_with(|| tasks.spawn(Arc::clone(prober).keep_asking(target)));
+    }
+    while tasks.try_join_next().is_some() {}
+}
+
+impl Prober {
+    async fn keep_asking(self: Arc<Self>, target: Target) {
+        loop {
+            let healthy = self.ask_in_turn(&target).await;
+            self.service.probed(&target, healthy);
+            sleep(Duration::from_millis(self.service.chance.jittered(self.interval_ms).0)).await;
+        }
+    }
+
+    async fn ask_in_turn(&self, target: &Target) -> bool {
+        // The semaphore is never closed; waiting for a place is not held against the worker.
+        let _place = self.places.acquire().await;
+        timeout(PROBE_TIMEOUT, self.ask(target)).await.unwrap_or(false)
+    }
+
+    async fn ask(&self, target: &Target) -> bool {
+        match target.question {
+            Question::Connect => TcpStream::connect(&target.dial).await.is_ok(),
+            Question::Health => self.ask_health(target).await,
+        }
+    }
+
+    async fn ask_health(&self, target: &Target) -> bool {
+        let url = format!("http://{}/health", target.dial);
+        let request = self.client.get(url).header(reqwest::header::HOST, &target.authority);
+        let Ok(response) = request.send().await else { return false };
+        let healthy = response.status().is_success();
+        // The head decides; a body that hangs may cost the connection, not the verdict.
+        let _ = timeout(PROBE_TIMEOUT / 4, drain(response)).await;
+        healthy
+    }
+}
+
+async fn drain(mut response: reqwest::Response) {
+    let mut read = 0;
+    while let Ok(Some(chunk)) = response.chunk().await {
+        read += chunk.len();
+        if read > BODY_BYTES_MAX {
+            return;
+        }
+    }
+}

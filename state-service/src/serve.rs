@@ -1,0 +1,236 @@
+//! The life of `rankpin serve`: start, the list of tasks, and the end. Knows the order of things, decides nothing about workers.
+
+use crate::cli::{ArgsError, ServeArgs};
+use crate::config;
+use crate::declare::Faults;
+use crate::http::{self, listener::Bounded};
+use crate::persist::Store;
+use crate::service::{Service, Setup};
+use crate::{probe, resolve, xds_files};
+use serde_json::json;
+use std::future::Future;
+use std::io::{self, Write};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::TcpListener;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
+
+/// How often the state compares its deadlines with the clock.
+const TICK: Duration = Duration::from_millis(100);
+/// How often an unsaved change (a write that failed, a drain that ended) is saved.
+const SAVE: Duration = Duration::from_secs(1);
+/// From the signal to the end, at most; requests that still run then are cut.
+const STOP_MAX: Duration = Duration::from_millis(4500);
+/// A task that panicked starts again after this pause.
+const RESTART: Duration = Duration::from_millis(200);
+
+/// Why the service could not start or go on.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// The arguments cannot be served.
+    #[error(transparent)]
+    Args(#[from] ArgsError),
+    /// The config file cannot be read.
+    #[error("config {path}: {source}")]
+    ConfigFile {
+        /// As given.
+        path: PathBuf,
+        /// What the system said.
+        #[source]
+        source: io::Error,
+    },
+    /// The config says something that cannot be.
+    #[error("config {path}:\n{errors}")]
+    Config {
+        /// As given.
+        path: PathBuf,
+        /// All of it.
+        errors: Faults,
+    },
+    /// An address is taken, or not ours.
+    #[error("cannot listen on {address}: {source}")]
+    Listen {
+        /// As given.
+        address: SocketAddr,
+        /// What the system said.
+        #[source]
+        source: io::Error,
+    },
+    /// A file or folder of ours.
+    #[error("{what}: {source}")]
+    Io {
+        /// What was tried.
+        what: String,
+        /// What the system said.
+        #[source]
+        source: io::Error,
+    },
+}
+
+impl ServeError {
+    /// Whether another command line would help.
+    #[must_use]
+    pub const fn is_usage(&self) -> bool {
+        matches!(self, Self::Args(_) | Self::ConfigFile { .. } | Self::Config { .. })
+    }
+}
+
+/// Serves until a signal ends it.
+///
+/// # Errors
+/// [`ServeError`]: the service did not start.
+pub async fn run(args: &ServeArgs) -> Result<(), ServeError> {
+    let mut signals = Signals::listen().map_err(|source| failed("signals", source))?;
+    let service = set_up(args)?;
+    let data = bind(args.data).await?;
+    let control = bind(args.control).await?;
+    announce(args, &data, &control).map_err(|source| failed("announcing the addresses", source))?;
+
+    let (close, closing) = watch::channel(false);
+    let mut listeners = JoinSet::new();
+    listeners.spawn(answer(data, http::data_router(&service), closing.clone()));
+    listeners.spawn(answer(control, http::control_router(&service), closing));
+    let _tasks = start_tasks(args, &service);
+
+    signals.next().await;
+    tracing::info!("stopping: not ready any more");
+    service.stop();
+    let end = async {
+        sleep(Duration::from_millis(args.drain_notice_ms)).await;
+        close.send_replace(true);
+        while listeners.join_next().await.is_some() {}
+    };
+    tokio::select! {
+        ended = timeout(STOP_MAX, end) => if ended.is_err() { tracing::warn!("requests still running were cut") },
+        () = signals.next() => tracing::warn!("second signal: ending at once"),
+    }
+    service.save().await.map_err(|source| failed("saving the workers", source))
+}
+
+fn failed(what: &str, source: io::Error) -> ServeError {
+    ServeError::Io { what: what.to_owned(), source }
+}
+
+fn set_up(args: &ServeArgs) -> Result<Arc<Service>, ServeError> {
+    let token = args.token()?;
+    let config = read_config(args.config.as_deref())?;
+    let shown = || args.state_dir.as_deref().unwrap_or(Path::new("")).display().to_string();
+    let store = Store::open(args.state_dir.as_deref()).map_err(|source| failed(&shown(), source))?;
+    let loaded = store.load().map_err(|source| failed(&shown(), source))?;
+    let service = Service::new(Setup { config, store, token });
+    service.restore(loaded).map_err(|source| failed(&shown(), source))?;
+    Ok(Arc::new(service))
+}
+
+fn read_config(path: Option<&Path>) -> Result<config::ServiceConfig, ServeError> {
+    let Some(path) = path else { return Ok(config::ServiceConfig::without_file()) };
+    let text = std::fs::read(path)
+        .map_err(|source| ServeError::ConfigFile { path: path.to_path_buf(), source })?;
+    config::parse(&text).map_err(|errors| ServeError::Config { path: path.to_path_buf(), errors })
+}
+
+async fn bind(address: SocketAddr) -> Result<TcpListener, ServeError> {
+    TcpListener::bind(address).await.map_err(|source| ServeError::Listen { address, source })
+}
+
+fn announce(args: &ServeArgs, data: &TcpListener, control: &TcpListener) -> io::Result<()> {
+    let (data, control) = (data.local_addr()?, control.local_addr()?);
+    if let Some(path) = &args.addr_file {
+        let text = json!({"data": data, "control": control}).to_string();
+        crate::persist::replace(path, text.as_bytes())?;
+    }
+    let mut out = io::stdout().lock();
+    writeln!(out, "data {data}\ncontrol {control}")?;
+    out.flush()?;
+    tracing::info!(%data, %control, version = env!("CARGO_PKG_VERSION"), "listening");
+    Ok(())
+}
+
+async fn answer(listener: TcpListener, router: axum::Router, mut closing: watch::Receiver<bool>) {
+    let closed = async move {
+        // An error means the sender is gone: the end as well.
+        let _ = closing.wait_for(|closed| *closed).await;
+    };
+    let served = axum::serve(Bounded::new(listener), router).with_graceful_shutdown(closed).await;
+    if let Err(error) = served {
+        tracing::error!(%error, "listener ended");
+    }
+}
+
+/// Every task that runs beside the listeners. Dropping the set ends them.
+fn start_tasks(args: &ServeArgs, service: &Arc<Service>) -> JoinSet<()> {
+    let mut tasks = JoinSet::new();
+    let own = |service: &Arc<Service>| Arc::clone(service);
+    let (ticking, saving, naming, writing, probing) =
+        (own(service), own(service), own(service), own(service), own(service));
+    tasks.spawn(keep("tick", move || tick(own(&ticking))));
+    tasks.spawn(keep("save", move || save(own(&saving))));
+    tasks.spawn(keep("resolve", move || resolve::run(own(&naming))));
+    if let Some(dir) = args.xds_dir.clone() {
+        tasks.spawn(keep("xds files", move || xds_files::run(own(&writing), dir.clone())));
+    }
+    let probe_ms = args.probe_interval_ms;
+    if probe_ms > 0 {
+        tasks.spawn(keep("probe", move || probe_all(own(&probing), probe_ms)));
+    }
+    tasks
+}
+
+/// Runs a task for ever: one panic in it must not leave the service deaf on that side.
+async fn keep<F: Future<Output = ()> + Send + 'static>(name: &'static str, start: impl Fn() -> F) {
+    loop {
+        let mut one = JoinSet::new();
+        one.spawn(start());
+        if let Some(Err(error)) = one.join_next().await {
+            tracing::error!(task = name, %error, "task failed, starting it again");
+        }
+        sleep(RESTART).await;
+    }
+}
+
+async fn tick(service: Arc<Service>) {
+    let mut ticks = interval(TICK);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        service.expire();
+    }
+}
+
+async fn save(service: Arc<Service>) {
+    loop {
+        sleep(SAVE).await;
+        if let Err(error) = service.save().await {
+            tracing::error!(%error, "declared workers could not be saved; trying again");
+        }
+    }
+}
+
+async fn probe_all(service: Arc<Service>, interval_ms: u64) {
+    if let Err(error) = probe::run(service, interval_ms).await {
+        tracing::error!(%error, "no probes");
+    }
+}
+
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    fn listen() -> io::Result<Self> {
+        Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
+    }
+
+    async fn next(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+}

@@ -1,0 +1,248 @@
+//! The state under its shell: one lock, one clock, one source of chance, and what the state's effects set in motion.
+//!
+//! Every handler and task comes through here. Nothing is decided: a command goes in, a reply comes out, effects are done.
+
+mod discovery;
+mod start;
+mod views;
+
+pub use discovery::DiscoveryView;
+pub use start::Setup;
+
+use crate::auth::Token;
+use crate::chance::{Chance, Clock};
+use crate::declare::WorkerSpec;
+use crate::http::problem::Problem;
+use crate::metrics::HttpMetrics;
+use crate::persist::Store;
+use crate::state::{Command, Declared, Effect, Reply, State};
+use routing::contract::{Report, RouteReply, RouteRequest, WatchQuery, WatchReply};
+use routing::id::{Epoch, SessionId, WorkerId};
+use routing::time::Millis;
+use serde_json::Value;
+use std::collections::BTreeSet;
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use tokio::sync::{Semaphore, watch};
+
+/// The running service, shared by all handlers and tasks.
+pub struct Service {
+    /// This life.
+    pub epoch: Epoch,
+    /// For ties, salts and jitter.
+    pub chance: Chance,
+    /// What every request must bring, if anything.
+    pub token: Option<Token>,
+    /// HTTP counts.
+    pub http: HttpMetrics,
+    /// Places for long polls.
+    pub watchers: Semaphore,
+    clock: Clock,
+    state: Mutex<State>,
+    store: Store,
+    /// Declared in the config file: not saved, so that taking them out of the file takes them out.
+    config_workers: BTreeSet<WorkerId>,
+    changes: watch::Sender<u64>,
+    members: watch::Sender<u64>,
+    stopping: watch::Sender<bool>,
+    warnings: Mutex<Vec<Warning>>,
+    upstream_role_missing: AtomicU64,
+    xds_rejections: AtomicU64,
+}
+
+/// Something `/readyz` should tell although the service runs.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct Warning {
+    /// Stable word.
+    pub code: &'static str,
+    /// For people.
+    pub detail: String,
+}
+
+impl Service {
+    /// Wakes with every change that watchers may care for.
+    pub fn changes(&self) -> watch::Receiver<u64> {
+        self.changes.subscribe()
+    }
+
+    /// Wakes when workers or their endpoints change.
+    pub fn members_changed(&self) -> watch::Receiver<u64> {
+        self.members.subscribe()
+    }
+
+    /// Becomes true once, at the end.
+    pub fn stopping(&self) -> watch::Receiver<bool> {
+        self.stopping.subscribe()
+    }
+
+    /// Whether the end has begun.
+    pub fn is_stopping(&self) -> bool {
+        *self.stopping.borrow()
+    }
+
+    /// Begins the end: not ready, long polls answered.
+    pub fn stop(&self) {
+        self.stopping.send_replace(true);
+    }
+
+    /// Compares deadlines with the clock.
+    pub fn expire(&self) {
+        self.apply(Command::Expire);
+    }
+
+    /// Places one request.
+    ///
+    /// # Errors
+    /// [`Problem`] as the state refuses it.
+    pub fn route(&self, request: RouteRequest) -> Result<RouteReply, Problem> {
+        match self.apply(Command::Route { request, draw: self.chance.draw() }) {
+            Reply::Route(reply) => Ok(reply),
+            other => Err(not_an_answer(other)),
+        }
+    }
+
+    /// Takes a report.
+    ///
+    /// # Errors
+    /// [`Problem`] as the state refuses it.
+    pub fn report(&self, report: Report) -> Result<(), Problem> {
+        done(self.apply(Command::Report(report)))
+    }
+
+    /// What is new for a watcher, if anything.
+    pub fn watch(&self, query: &WatchQuery) -> Option<WatchReply> {
+        match self.apply(Command::Watch { query: query.clone(), salt: self.chance.draw() }) {
+            Reply::Watch(news) => news.map(|news| *news),
+            Reply::Done | Reply::Refused(_) | Reply::Declared(_) | Reply::Route(_) => None,
+        }
+    }
+
+    /// Declares a worker; it is on disk when this returns.
+    ///
+    /// # Errors
+    /// [`Problem`]: refused, or declared but not saved.
+    pub async fn declare(&self, spec: WorkerSpec) -> Result<Declared, Problem> {
+        let id = spec.id.clone();
+        match self.apply(Command::PutWorker { spec }) {
+            Reply::Declared(what) => {
+                tracing::info!(worker = %id, ?what, "worker declared");
+                self.save_before_answering().await.map(|()| what)
+            }
+            other => Err(not_an_answer(other)),
+        }
+    }
+
+    /// Forgets a worker; so does the disk when this returns.
+    ///
+    /// # Errors
+    /// [`Problem`]: unknown, or forgotten but not saved.
+    pub async fn remove(&self, id: WorkerId) -> Result<(), Problem> {
+        done(self.apply(Command::RemoveWorker { id: id.clone() }))?;
+        tracing::info!(worker = %id, "worker removed");
+        self.save_before_answering().await
+    }
+
+    /// Drains a worker, or ends its drain.
+    ///
+    /// # Errors
+    /// [`Problem`]: unknown, or done but not saved.
+    pub async fn drain(&self, id: WorkerId, deadline: Option<Millis>) -> Result<(), Problem> {
+        done(self.apply(Command::DrainWorker { id: id.clone(), deadline }))?;
+        tracing::info!(worker = %id, deadline_ms = deadline.map(|d| d.0), "worker drains");
+        self.save_before_answering().await
+    }
+
+    /// Ends a drain.
+    ///
+    /// # Errors
+    /// [`Problem`]: unknown, or done but not saved.
+    pub async fn resume(&self, id: WorkerId) -> Result<(), Problem> {
+        done(self.apply(Command::ResumeWorker { id: id.clone() }))?;
+        tracing::info!(worker = %id, "worker resumes");
+        self.save_before_answering().await
+    }
+
+    /// Ends a session by hand.
+    ///
+    /// # Errors
+    /// [`Problem`]: not bound.
+    pub fn release(&self, id: SessionId) -> Result<(), Problem> {
+        done(self.apply(Command::ReleaseSession { id }))?;
+        tracing::info!(session = id.prefix(), "session released by hand");
+        Ok(())
+    }
+
+    /// Notes that a node's Envoy config lacks the upstream role.
+    pub fn upstream_role_missing(&self, node: &str, count: u64) {
+        if self.upstream_role_missing.fetch_add(count, Ordering::Relaxed) == 0 {
+            tracing::warn!(
+                node,
+                "an Envoy answers without the upstream role of the filter: no rank is set there; see README"
+            );
+        }
+    }
+
+    /// Saves what is not saved yet.
+    ///
+    /// # Errors
+    /// What the system said.
+    pub async fn save(&self) -> io::Result<()> {
+        self.store.flush(|| self.declared_workers()).await
+    }
+
+    async fn save_before_answering(&self) -> Result<(), Problem> {
+        self.save().await.map_err(|error| {
+            tracing::error!(%error, "declared workers could not be saved");
+            Problem::internal("the change is in effect, but could not be saved and may not survive a restart")
+        })
+    }
+
+    fn declared_workers(&self) -> Vec<Value> {
+        let state = self.lock();
+        let own = state.workers().filter(|worker| !self.config_workers.contains(worker.id()));
+        own.map(|worker| worker.spec().to_json()).collect()
+    }
+
+    fn apply(&self, command: Command) -> Reply {
+        let mut effects = Vec::new();
+        // The lock comes first: time must not run backwards between two commands.
+        let reply = {
+            let mut state = self.lock();
+            state.apply(self.clock.now(), command, &mut effects)
+        };
+        effects.iter().for_each(|effect| self.carry_out(effect));
+        reply
+    }
+
+    fn carry_out(&self, effect: &Effect) {
+        match effect {
+            Effect::Changed => self.changes.send_modify(|n| *n += 1),
+            Effect::PersistWorkers => self.store.mark_changed(),
+            Effect::WorkerUp(_) | Effect::WorkerGone(_) => self.members.send_modify(|n| *n += 1),
+        }
+    }
+
+    /// A panic under the lock leaves a state that still serves: better an odd number than no service.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn done(reply: Reply) -> Result<(), Problem> {
+    match reply {
+        Reply::Done => Ok(()),
+        other => Err(not_an_answer(other)),
+    }
+}
+
+/// A refusal, or an answer to another question, which would be our fault.
+fn not_an_answer(reply: Reply) -> Problem {
+    match reply {
+        Reply::Refused(error) => Problem::from(&error),
+        Reply::Done | Reply::Declared(_) | Reply::Route(_) | Reply::Watch(_) => {
+            tracing::error!("the state gave the answer to another question");
+            Problem::internal("an unexpected condition; see the service's log")
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! The service towards Envoy's discovery, probes and name resolution: what they should look at, and what they found.
+
+use super::Service;
+use crate::declare::Host;
+use crate::probe::{Question, Target};
+use crate::resolve::Name;
+use crate::state::{Command, Endpoint, Worker, XdsResource};
+use crate::xds::{self, DiscoveryRequest, ErrorDetail, Member, Resource};
+use routing::header::cluster::POOL_PREFIX;
+use routing::id::PoolName;
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::sync::atomic::Ordering;
+
+/// Everything discovery serves, at one version.
+#[derive(Clone, Debug)]
+pub struct DiscoveryView {
+    /// As Envoy sends it back.
+    pub version: String,
+    /// All pools, by name.
+    pub pools: Vec<PoolName>,
+    /// All workers, by id.
+    pub members: Vec<Member>,
+}
+
+/// Of a refusal no more is logged: it quotes what we sent.
+const NACK_CHARS_MAX: usize = 300;
+/// The first refusal and then every so many are logged: a node that refuses does so twice a second.
+const NACKS_PER_LOG: u64 = 100;
+
+impl Service {
+    /// Takes a poll's acknowledgement and gives what there is.
+    pub fn discover(&self, resource: Resource, request: &DiscoveryRequest) -> DiscoveryView {
+        match &request.error_detail {
+            Some(error) => self.rejected(resource, &request.node.id, error),
+            None if !request.node.id.is_empty() => self.acknowledged(resource, request),
+            None => {}
+        }
+        self.discovery_view()
+    }
+
+    /// Everything discovery serves.
+    pub fn discovery_view(&self) -> DiscoveryView {
+        let state = self.lock();
+        DiscoveryView {
+            version: xds::version_text(self.epoch, state.xds_version()),
+            pools: state.pools().map(|pool| pool.name.clone()).collect(),
+            members: state.workers().map(Member::from).collect(),
+        }
+    }
+
+    /// Every endpoint to probe.
+    pub fn probe_targets(&self) -> BTreeSet<Target> {
+        self.lock().workers().flat_map(|worker| each_endpoint(worker, target)).collect()
+    }
+
+    /// Tells what a probe found.
+    pub fn probed(&self, target: &Target, healthy: bool) {
+        let (worker, endpoint) = (target.worker.clone(), target.endpoint);
+        // A refusal means that the worker went away meanwhile.
+        self.apply(Command::Probe { worker, endpoint, healthy });
+    }
+
+    /// Every declared host name.
+    pub fn names(&self) -> Vec<Name> {
+        self.lock().workers().flat_map(|worker| each_endpoint(worker, name)).flatten().collect()
+    }
+
+    /// Tells what a name stands for now.
+    pub fn resolved(&self, name: &Name, address: Option<SocketAddr>) {
+        let (worker, endpoint) = (name.worker.clone(), name.endpoint);
+        self.apply(Command::Resolved { worker, endpoint, address });
+        // Probes dial the resolved address, and find it through the member list.
+        self.members.send_modify(|n| *n += 1);
+    }
+
+    fn acknowledged(&self, resource: Resource, request: &DiscoveryRequest) {
+        let version = xds::acknowledged(self.epoch, &request.version_info);
+        let polled = match resource {
+            Resource::Cluster => vec![XdsResource::Cluster],
+            Resource::Endpoint => self.polled_pools(&request.resource_names),
+        };
+        for resource in polled {
+            self.apply(Command::NodeAck { node: request.node.id.clone(), resource, version });
+        }
+    }
+
+    fn polled_pools(&self, names: &[String]) -> Vec<XdsResource> {
+        let state = self.lock();
+        let pools = state.pools().map(|pool| &pool.name);
+        let asked = |pool: &PoolName| {
+            names.is_empty() || names.iter().any(|name| name.strip_prefix(POOL_PREFIX) == Some(pool.as_str()))
+        };
+        pools.filter(|pool| asked(pool)).cloned().map(XdsResource::Endpoint).collect()
+    }
+
+    fn rejected(&self, resource: Resource, node: &str, error: &ErrorDetail) {
+        let before = self.xds_rejections.fetch_add(1, Ordering::Relaxed);
+        if before.is_multiple_of(NACKS_PER_LOG) {
+            let reason: String = error.message.chars().take(NACK_CHARS_MAX).collect();
+            tracing::warn!(node, ?resource, %reason, "an Envoy refuses what discovery serves");
+        }
+    }
+}
+
+fn each_endpoint<T>(worker: &Worker, make: impl Fn(&Worker, usize, &Endpoint) -> T) -> Vec<T> {
+    worker.endpoints().iter().enumerate().map(|(index, endpoint)| make(worker, index, endpoint)).collect()
+}
+
+fn target(worker: &Worker, index: usize, endpoint: &Endpoint) -> Target {
+    let authority = endpoint.spec.address.to_string();
+    Target {
+        worker: worker.id().clone(),
+        endpoint: index,
+        dial: endpoint.resolved.map_or_else(|| authority.clone(), |address| address.to_string()),
+        authority,
+        question: if endpoint.spec.tls.is_some() { Question::Connect } else { Question::Health },
+    }
+}
+
+fn name(worker: &Worker, index: usize, endpoint: &Endpoint) -> Option<Name> {
+    let Host::Name(host) = &endpoint.spec.address.host else { return None };
+    Some(Name {
+        worker: worker.id().clone(),
+        endpoint: index,
+        host: host.to_string(),
+        port: endpoint.spec.address.port,
+        current: endpoint.resolved,
+    })
+}

@@ -1,0 +1,155 @@
+//! The service towards those who look: workers, pools, sessions, readiness and numbers. Changes nothing.
+
+use super::{Service, Warning};
+use crate::http::problem::Problem;
+use crate::http::show;
+use crate::metrics::Text;
+use crate::state::{Readiness, SessionView, StateError};
+use routing::contract::{Fleet, Topology, WorkerState};
+use routing::id::{SessionId, WorkerId};
+use serde::Serialize;
+use serde_json::Value;
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
+
+/// Answer of `/readyz`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ReadyReport {
+    /// Whether requests can be placed.
+    pub ready: bool,
+    /// Why not.
+    pub reasons: Vec<Warning>,
+    /// What is wrong although they can.
+    pub warnings: Vec<Warning>,
+}
+
+/// States in the order they are shown in metrics.
+const STATES: [(WorkerState, &str); 5] = [
+    (WorkerState::Joining, "joining"),
+    (WorkerState::Ready, "ready"),
+    (WorkerState::Suspect, "suspect"),
+    (WorkerState::Draining, "draining"),
+    (WorkerState::Down, "down"),
+];
+
+impl Service {
+    /// Whether a worker is declared.
+    pub fn has_worker(&self, id: &WorkerId) -> bool {
+        self.lock().worker(id).is_some()
+    }
+
+    /// All workers for people.
+    pub fn show_workers(&self) -> Vec<Value> {
+        self.lock().workers().map(show::worker).collect()
+    }
+
+    /// One worker for people.
+    ///
+    /// # Errors
+    /// [`Problem`]: not declared.
+    pub fn show_worker(&self, id: &WorkerId) -> Result<Value, Problem> {
+        self.lock().worker(id).map(show::worker).ok_or_else(|| unknown_worker(id))
+    }
+
+    /// One worker as declared.
+    ///
+    /// # Errors
+    /// [`Problem`]: not declared.
+    pub fn declaration(&self, id: &WorkerId) -> Result<Value, Problem> {
+        self.lock().worker(id).map(|worker| worker.spec().to_json()).ok_or_else(|| unknown_worker(id))
+    }
+
+    /// All pools for people.
+    pub fn show_pools(&self) -> Vec<Value> {
+        let state = self.lock();
+        let members = |pool| state.workers().filter(|worker| worker.spec().pool == pool).count();
+        state.pools().map(|pool| show::pool(pool, members(pool.name.clone()))).collect()
+    }
+
+    /// What one Envoy may use now, and states and load.
+    pub fn topology(&self, node: &str) -> (Topology, Fleet) {
+        let state = self.lock();
+        (state.topology_for(node), state.fleet().clone())
+    }
+
+    /// One session.
+    ///
+    /// # Errors
+    /// [`Problem`]: not known.
+    pub fn session(&self, id: SessionId) -> Result<SessionView, Problem> {
+        let state = self.lock();
+        let unknown = || Problem::from(&StateError::UnknownSession { prefix: id.prefix() });
+        state.session(self.clock.now(), id).ok_or_else(unknown)
+    }
+
+    /// Whether requests can be placed, and what else there is to say.
+    pub fn ready(&self) -> ReadyReport {
+        let mut reasons = Vec::new();
+        if self.is_stopping() {
+            reasons.push(said("stopping", "the service is stopping"));
+        }
+        match self.lock().ready() {
+            Readiness::Ready => {}
+            Readiness::NoWorker => reasons.push(said("no_worker", "no worker is declared")),
+            Readiness::AllDown => reasons.push(said("all_down", "every worker is down")),
+        }
+        let mut warnings = self.warnings.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let missing = self.upstream_role_missing.load(Ordering::Relaxed);
+        if missing > 0 {
+            let detail = format!("{missing} answers came without the filter's upstream role: no rank was set on them");
+            warnings.push(Warning { code: "upstream_role_missing", detail });
+        }
+        ReadyReport { ready: reasons.is_empty(), reasons, warnings }
+    }
+
+    /// All numbers as Prometheus text.
+    pub fn render_metrics(&self) -> String {
+        let mut text = Text::default();
+        text.single("rankpin_uptime_seconds", "gauge", "Time since the start.", self.clock.uptime().0 / 1000);
+        self.render_state(&mut text);
+        let waiting = crate::http::watch::WATCHERS_MAX - self.watchers.available_permits();
+        text.single("rankpin_watchers", "gauge", "Long polls held.", waiting);
+        let missing = self.upstream_role_missing.load(Ordering::Relaxed);
+        let help = "Answers without the filter's upstream role, as reported.";
+        text.single("rankpin_upstream_role_missing_total", "counter", help, missing);
+        let rejections = self.xds_rejections.load(Ordering::Relaxed);
+        text.single("rankpin_xds_rejections_total", "counter", "Discovery answers an Envoy refused.", rejections);
+        self.http.render(&mut text);
+        text.finish()
+    }
+
+    fn render_state(&self, text: &mut Text) {
+        let state = self.lock();
+        for (name, count) in state.counters().iter() {
+            text.single(&format!("rankpin_{name}_total"), "counter", "See the state's counters.", count);
+        }
+        let sizes = state.sizes();
+        for (name, size) in [
+            ("sessions", sizes.sessions),
+            ("holds", sizes.holds),
+            ("tombstones", sizes.tombstones),
+            ("vms", sizes.vms),
+            ("nodes", sizes.nodes),
+            ("moves", sizes.moves),
+        ] {
+            text.single(&format!("rankpin_{name}"), "gauge", "How many there are now.", size);
+        }
+        text.family("rankpin_workers", "gauge", "Declared workers by state.");
+        for (word, name) in STATES {
+            let count = state.workers().filter(|worker| worker.state() == word).count();
+            text.sample("rankpin_workers", &format!("state=\"{name}\""), count);
+        }
+        text.family("rankpin_worker_in_flight", "gauge", "Requests in flight, as reported by all Envoys.");
+        for worker in state.workers() {
+            text.sample("rankpin_worker_in_flight", &format!("worker=\"{}\"", worker.id()), worker.in_flight());
+        }
+    }
+}
+
+fn said(code: &'static str, detail: &str) -> Warning {
+    Warning { code, detail: detail.to_owned() }
+}
+
+fn unknown_worker(id: &WorkerId) -> Problem {
+    Problem::from(&StateError::UnknownWorker { id: id.clone() })
+}
