@@ -1,0 +1,173 @@
+//! The downstream role: one context a request, whose callbacks drive a `RequestFlow`.
+
+use crate::roles::Plugin;
+use crate::{host, store, vm};
+use proxy_wasm::traits::{Context, HttpContext};
+use proxy_wasm::types::Action;
+use routing::contract::{REPORT_PATH, ROUTE_PATH, RouteReply};
+use routing::flow::{AnswerHead, Counter, Effect, Env, Head, LocalReply, Next, RequestFlow, RouteFailure};
+use routing::header::http;
+use routing::session::RequestView;
+use routing::time::Millis;
+use std::rc::Rc;
+
+/// Largest route answer read, in bytes.
+const REPLY_BYTES_MAX: usize = 64 << 10;
+/// An urgent report is given up after this long; the regular one repeats it.
+const URGENT_TIMEOUT: Millis = Millis(1000);
+
+pub(crate) struct Downstream {
+    id: u32,
+    plugin: Rc<Plugin>,
+    flow: RequestFlow,
+    call: Option<u32>,
+    paused: bool,
+    answer: Option<AnswerHead>,
+}
+
+/// Headers and pages of the running request, read when asked for.
+struct Live;
+
+impl RequestView for Live {
+    fn header(&self, name: &str) -> Option<Vec<u8>> {
+        host::request_header(name)
+    }
+}
+
+impl Head for Live {
+    fn page(&self, n: u32) -> Option<Vec<u8>> {
+        store::page_bytes(n)
+    }
+}
+
+impl Downstream {
+    pub(crate) fn new(id: u32, plugin: Rc<Plugin>) -> Self {
+        Self { id, plugin, flow: RequestFlow::default(), call: None, paused: false, answer: None }
+    }
+
+    /// One step of the flow, on this VM's state.
+    fn step<T>(
+        &mut self,
+        step: impl FnOnce(&mut RequestFlow, &mut Env<'_>, &mut Vec<Effect>) -> T,
+    ) -> (Option<T>, Vec<Effect>) {
+        let mut out = Vec::with_capacity(8);
+        let now = host::now();
+        let result = vm::with(|shared| {
+            let mut env = Env { config: &self.plugin.config, vm: &mut shared.vm, now };
+            step(&mut self.flow, &mut env, &mut out)
+        });
+        (result, out)
+    }
+
+    /// Turns effects into hostcalls, in order. Says whether the request may go on.
+    fn run(&mut self, effects: Vec<Effect>, mut next: Next) -> Next {
+        for effect in effects {
+            match effect {
+                Effect::SetHeader(name, value) => host::set_request_header(name, &value),
+                Effect::RemoveHeader(name) => host::remove_request_header(name),
+                Effect::Note(text) => host::set_property(routing::header::PROPERTY, &text),
+                Effect::Count(counter) => {
+                    vm::with(|shared| shared.count(counter));
+                }
+                Effect::Page(change) => {
+                    let pages = (self.plugin.config.page_count, self.plugin.config.page_bytes);
+                    if !store::change_page(&change, pages) {
+                        vm::with(|shared| shared.count(Counter::PageContended));
+                    }
+                }
+                Effect::Route { request, timeout } => {
+                    let body = serde_json::to_vec(&request).unwrap_or_default();
+                    self.call = self.plugin.call("POST", ROUTE_PATH, Some(&body), timeout);
+                    if self.call.is_none() {
+                        next = self.routed(Err(RouteFailure::Failed));
+                    }
+                }
+                Effect::ReportNow => self.report_now(),
+                Effect::Respond(reply) => respond(&reply),
+                Effect::Resume if self.paused => host::resume_request(),
+                Effect::Resume => next = Next::Continue,
+            }
+        }
+        next
+    }
+
+    fn routed(&mut self, answer: Result<RouteReply, RouteFailure>) -> Next {
+        let ((), effects) = match self.step(|flow, env, out| flow.routed(env, &Live, answer, out)) {
+            (_, effects) => ((), effects),
+        };
+        self.run(effects, Next::Pause)
+    }
+
+    fn report_now(&self) {
+        let report = vm::with(|shared| {
+            let in_flight = shared.vm.loads.absolute(shared.vm.directory.as_ref());
+            let caller = shared.vm.caller.clone();
+            shared.may_send_urgent().then(|| shared.vm.reports.urgent(&caller, in_flight)).flatten()
+        });
+        if let Some(body) = report.flatten().and_then(|report| serde_json::to_vec(&report).ok()) {
+            self.plugin.call_as_root(self.id, REPORT_PATH, &body, URGENT_TIMEOUT);
+        }
+    }
+}
+
+fn respond(reply: &LocalReply) {
+    let retry_after = reply.retry_after_s.map(|s| s.to_string());
+    let mut headers = vec![(http::CONTENT_TYPE, "application/json")];
+    if let Some(seconds) = &retry_after {
+        headers.push((http::RETRY_AFTER, seconds));
+    }
+    host::respond(reply.status, &headers, reply.body.as_bytes());
+}
+
+fn reply(headers: usize, body: usize) -> Result<RouteReply, RouteFailure> {
+    match host::call_status().filter(|_| headers > 0) {
+        Some(200) if body <= REPLY_BYTES_MAX => {
+            serde_json::from_slice(&host::call_body(body)).map_err(|_| RouteFailure::Malformed)
+        }
+        // Envoy answers 504 in the service's place when the deadline passes.
+        Some(504) => Err(RouteFailure::Timeout),
+        _ => Err(RouteFailure::Failed),
+    }
+}
+
+impl Context for Downstream {
+    fn on_http_call_response(&mut self, token: u32, headers: usize, body: usize, _trailers: usize) {
+        // Answers to urgent reports come here too; they say nothing.
+        if self.call == Some(token) {
+            self.call = None;
+            self.routed(reply(headers, body));
+        }
+    }
+
+    fn on_done(&mut self) -> bool {
+        let answer = self.answer;
+        let (_, effects) = self.step(|flow, env, out| flow.ended(env, answer, out));
+        self.run(effects, Next::Continue);
+        true
+    }
+}
+
+impl HttpContext for Downstream {
+    fn on_http_request_headers(&mut self, _headers: usize, _end: bool) -> Action {
+        vm::with(vm::Shared::refresh);
+        let (next, effects) = self.step(|flow, env, out| flow.head(env, &Live, out));
+        match self.run(effects, next.unwrap_or(Next::Continue)) {
+            Next::Continue => Action::Continue,
+            Next::Pause => {
+                self.paused = true;
+                Action::Pause
+            }
+        }
+    }
+
+    fn on_http_response_headers(&mut self, _headers: usize, _end: bool) -> Action {
+        if vm::with(|shared| self.flow.wants_answer(&shared.vm)) == Some(true) {
+            let by_engine = host::property("response\0code_details").as_deref() == Some(b"via_upstream");
+            let head = AnswerHead { status: host::response_status().unwrap_or(0), by_engine };
+            self.answer = Some(head);
+            let (_, effects) = self.step(|flow, env, out| flow.answered(env, head, out));
+            self.run(effects, Next::Continue);
+        }
+        Action::Continue
+    }
+}

@@ -1,0 +1,107 @@
+//! Envoy's shared data: pages of cached bindings, the topology and fleet blobs, counters. Keys are a fixed set.
+
+use crate::host;
+use routing::contract::Topology;
+use routing::directory::Directory;
+use routing::flow::PageChange;
+use routing::header::shared;
+use routing::page;
+use routing::vm::Vm;
+use routing::watch::{Position, StoredFleet, gauge_parts};
+
+/// Tries of a compare-and-swap before a change is given up (it is a cache: the next turn asks the service).
+const TRIES_MAX: u32 = 8;
+
+/// A number no other VM of this Envoy got, give or take VMs born in the same nanosecond.
+pub(crate) fn next_life() -> u64 {
+    for _ in 0..TRIES_MAX {
+        let (bytes, cas) = host::shared(shared::LIVES).unwrap_or_default();
+        let next = bytes.first_chunk::<8>().map_or(0, |b| u64::from_le_bytes(*b)).wrapping_add(1);
+        if host::set_shared(shared::LIVES, &next.to_le_bytes(), cas) {
+            return next;
+        }
+    }
+    0
+}
+
+/// Creates all pages, unless another VM did; its geometry counts for everyone. Returns (pages, bytes of a page).
+pub(crate) fn open_pages(count: u32, bytes: usize) -> (u32, usize) {
+    if let Some(geometry) = host::shared(shared::PAGES).and_then(|(value, _)| geometry(&value)) {
+        return geometry;
+    }
+    // Before the key that says so: a page must exist before anyone swaps it, or two VMs overwrite each other.
+    for n in 0..count {
+        host::set_shared(&shared::page(n), &page::empty(), 0);
+    }
+    host::set_shared(shared::PAGES, format!("{count} {bytes}").as_bytes(), 0);
+    (count, bytes)
+}
+
+fn geometry(value: &[u8]) -> Option<(u32, usize)> {
+    let (count, bytes) = std::str::from_utf8(value).ok()?.split_once(' ')?;
+    Some((count.parse().ok()?, bytes.parse().ok()?))
+}
+
+pub(crate) fn page_bytes(n: u32) -> Option<Vec<u8>> {
+    host::shared(&shared::page(n)).map(|(bytes, _)| bytes)
+}
+
+/// Applies a change; false when the page changed under each try.
+pub(crate) fn change_page(change: &PageChange, pages: (u32, usize)) -> bool {
+    let key = shared::page(page::page_of(change.session(), pages.0));
+    for _ in 0..TRIES_MAX {
+        let Some((old, cas)) = host::shared(&key) else { return false };
+        let Some(new) = change.apply(&old, pages.1) else { return true };
+        if host::set_shared(&key, &new, cas) {
+            return true;
+        }
+    }
+    false
+}
+
+/// Loads what changed between two gauge values into the VM.
+pub(crate) fn load(vm: &mut Vm, seen: u64, stored: u64) {
+    if gauge_parts(seen).0 != gauge_parts(stored).0
+        && let Some(topology) = json::<Topology>(shared::TOPOLOGY)
+    {
+        vm.directory = Some(Directory::new(&topology));
+    }
+    if let Some(stored) = fleet() {
+        vm.generation = stored.generation;
+        vm.stir(stored.salt);
+        if let Some(directory) = &mut vm.directory {
+            directory.update(&stored.fleet);
+        }
+    }
+}
+
+pub(crate) fn fleet() -> Option<StoredFleet> {
+    json(shared::FLEET)
+}
+
+pub(crate) fn position() -> Position {
+    json(shared::POSITION).unwrap_or_default()
+}
+
+pub(crate) fn put_topology(topology: &Topology) {
+    put(shared::TOPOLOGY, topology);
+}
+
+pub(crate) fn put_fleet(fleet: &StoredFleet) {
+    put(shared::FLEET, fleet);
+}
+
+pub(crate) fn put_position(position: &Position) {
+    put(shared::POSITION, position);
+}
+
+fn json<T: serde::de::DeserializeOwned>(key: &str) -> Option<T> {
+    let (bytes, _) = host::shared(key)?;
+    serde_json::from_slice(&bytes).ok()
+}
+
+fn put<T: serde::Serialize>(key: &str, value: &T) {
+    if let Ok(bytes) = serde_json::to_vec(value) {
+        host::set_shared(key, &bytes, 0);
+    }
+}

@@ -1,0 +1,120 @@
+//! This VM's state and its metrics. One VM is one thread, so a `RefCell` in thread-local storage is all the sharing there is.
+
+use crate::{host, store};
+use routing::flow::Counter;
+use routing::id::Epoch;
+use routing::vm::Vm;
+use routing::{header, policy};
+use std::cell::RefCell;
+
+/// Urgent reports a tick may send at once; more wait for the regular one.
+const URGENT_PER_TICK_MAX: u32 = 64;
+
+pub(crate) struct Shared {
+    pub(crate) vm: Vm,
+    counters: Vec<(Counter, u32)>,
+    snapshot: u32,
+    seen: u64,
+    urgent: u32,
+    warned_role: bool,
+    pub(crate) report_call: Option<u32>,
+}
+
+thread_local! {
+    static SHARED: RefCell<Option<Shared>> = const { RefCell::new(None) };
+}
+
+/// Runs `f` on this VM's state; `None` before the first configure.
+pub(crate) fn with<T>(f: impl FnOnce(&mut Shared) -> T) -> Option<T> {
+    SHARED.with(|cell| cell.try_borrow_mut().ok()?.as_mut().map(f))
+}
+
+/// Creates the state at the first configure of this VM.
+///
+/// # Errors
+/// One sentence for the operator.
+pub(crate) fn start() -> Result<(), &'static str> {
+    SHARED.with(|cell| {
+        let mut shared = cell.try_borrow_mut().map_err(|_| "configured while a request runs")?;
+        if shared.is_none() {
+            *shared = Some(Shared::new()?);
+        }
+        Ok(())
+    })
+}
+
+impl Shared {
+    fn new() -> Result<Self, &'static str> {
+        gauges_work()?;
+        let node = ["node\0id", "xds\0node\0id"]
+            .iter()
+            .find_map(|path| host::text_property(path))
+            .unwrap_or_default();
+        // No randomness in this module: time and a counter that all VMs of this Envoy share make lives differ.
+        let seed = policy::mix(host::now_nanos(), store::next_life());
+        let snapshot = host::gauge(header::gauge::SNAPSHOT).ok_or("a gauge could not be defined")?;
+        let define = |counter: &Counter| {
+            let id = host::counter(&format!("rankpin.requests.{}", counter.word()));
+            id.map(|id| (*counter, id)).ok_or("a counter could not be defined")
+        };
+        let counters = Counter::ALL.iter().map(define).collect::<Result<Vec<_>, _>>()?;
+        Ok(Self {
+            vm: Vm::new(&node, Epoch(policy::mix(seed, 1)), policy::mix(seed, 2)),
+            counters,
+            snapshot,
+            seen: 0,
+            urgent: 0,
+            warned_role: false,
+            report_call: None,
+        })
+    }
+
+    /// Takes over a newer topology or fleet from shared data; one gauge read when there is none.
+    pub(crate) fn refresh(&mut self) {
+        let stored = host::metric_value(self.snapshot).unwrap_or(0);
+        if stored != self.seen {
+            store::load(&mut self.vm, self.seen, stored);
+            self.seen = stored;
+        }
+    }
+
+    pub(crate) fn publish(&mut self, gauge: u64) {
+        host::record(self.snapshot, gauge);
+    }
+
+    pub(crate) fn count(&mut self, counter: Counter) {
+        if let Some((_, id)) = self.counters.iter().find(|(known, _)| *known == counter) {
+            host::increment(*id, 1);
+        }
+        if counter == Counter::UpstreamRoleMissing && !self.warned_role {
+            self.warned_role = true;
+            log::warn!(
+                "an answer came through a pool cluster without the role '{}': no rank is set there; add the wasm filter to \
+                 the cluster's http_filters",
+                header::root::UPSTREAM
+            );
+        }
+    }
+
+    pub(crate) fn may_send_urgent(&mut self) -> bool {
+        self.urgent += 1;
+        self.urgent <= URGENT_PER_TICK_MAX
+    }
+
+    pub(crate) fn ticked(&mut self) {
+        self.urgent = 0;
+    }
+}
+
+/// A `stats_matcher` that drops our gauges makes define, set and get succeed and stay 0: then nothing here would work.
+fn gauges_work() -> Result<(), &'static str> {
+    let gauge = host::gauge("rankpin.selftest").ok_or("a gauge could not be defined")?;
+    host::record(gauge, 1);
+    match host::metric_value(gauge) {
+        Some(1) => Ok(()),
+        _ => Err(
+            "gauges do not keep their value: let stats_config.stats_matcher of the bootstrap include the prefix \
+                  'wasmcustom.rankpin.'",
+        ),
+    }
+}
