@@ -1,2 +1,115 @@
-//! Stub.
-fn main() {}
+//! The fake engine's command line.
+
+use std::io::Write as _;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use clap::{ArgAction, Parser};
+use fake_engine::{Engine, EngineConfig, Mode, Numbering, ResponsesRank};
+
+/// A vLLM server's wire without a GPU: ranks, prefix caches, faults on demand.
+#[derive(Debug, Parser)]
+#[command(name = "fake-engine", version)]
+struct Arguments {
+    /// Address to listen on; port 0 lets the kernel choose.
+    #[arg(long, default_value = "127.0.0.1:0")]
+    listen: SocketAddr,
+    /// Data-parallel ranks behind the port.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    ranks: u32,
+    /// Global number of the first rank.
+    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=65_535))]
+    dp_start: u32,
+    /// Numbers the rank header is read in: 0..ranks, or dp-start..dp-start+ranks.
+    #[arg(long, value_enum, default_value_t = Numbering::Local)]
+    numbering: Numbering,
+    /// Name of the one model served.
+    #[arg(long, default_value = "tiny")]
+    model: String,
+    /// Tokens a cache block.
+    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    block_size: u32,
+    /// Blocks each rank's cache holds.
+    #[arg(long, default_value_t = 4096, value_parser = clap::value_parser!(u32).range(1..))]
+    cache_blocks: u32,
+    /// Microseconds of a rank's time per uncached prompt token.
+    #[arg(long, default_value_t = 0)]
+    prefill_us_per_token: u64,
+    /// Microseconds between two tokens of a reply.
+    #[arg(long, default_value_t = 0)]
+    decode_us_per_token: u64,
+    /// Longest prompt plus reply, in tokens.
+    #[arg(long, default_value_t = 131_072)]
+    max_model_len: usize,
+    /// Whether /v1/responses reads the rank header: true as vLLM 0.33, false as 0.32.
+    #[arg(long, default_value_t = true, action = ArgAction::Set)]
+    responses_honour_rank: bool,
+    /// Sent back as x-engine-name.
+    #[arg(long, default_value = "fake-engine")]
+    name: String,
+    /// File to write the address to, whole or not at all.
+    #[arg(long)]
+    addr_file: Option<PathBuf>,
+    /// Answer any POST with a constant: for measuring what stands in front.
+    #[arg(long)]
+    null: bool,
+    /// Threads that serve.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
+    threads: u32,
+}
+
+impl Arguments {
+    fn config(&self) -> EngineConfig {
+        EngineConfig {
+            listen: self.listen,
+            name: self.name.clone(),
+            model: self.model.clone(),
+            ranks: self.ranks,
+            dp_start: self.dp_start,
+            numbering: self.numbering,
+            block_size: self.block_size as usize,
+            cache_blocks: self.cache_blocks as usize,
+            prefill_us_per_token: self.prefill_us_per_token,
+            decode_us_per_token: self.decode_us_per_token,
+            max_model_len: self.max_model_len,
+            responses_rank: match self.responses_honour_rank {
+                true => ResponsesRank::Honoured,
+                false => ResponsesRank::Ignored,
+            },
+            mode: if self.null { Mode::Null } else { Mode::Engine },
+        }
+    }
+}
+
+fn main() -> anyhow::Result<()> {
+    let arguments = Arguments::parse();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(arguments.threads as usize)
+        .enable_all()
+        .build()?;
+    runtime.block_on(run(&arguments))
+}
+
+async fn run(arguments: &Arguments) -> anyhow::Result<()> {
+    let engine = Engine::spawn(arguments.config())
+        .await
+        .with_context(|| format!("cannot listen on {}", arguments.listen))?;
+    let address = engine.address();
+    if let Some(file) = &arguments.addr_file {
+        write_whole(file, &address.to_string())
+            .with_context(|| format!("cannot write {}", file.display()))?;
+    }
+    // A reader that is gone is no reason to stop.
+    let _ = writeln!(std::io::stdout(), "listening on {address}").and_then(|()| std::io::stdout().flush());
+    engine.serve().await;
+    Ok(())
+}
+
+/// Writes beside the file and renames: a reader sees all of it or nothing.
+fn write_whole(file: &Path, text: &str) -> std::io::Result<()> {
+    let mut beside = file.as_os_str().to_owned();
+    beside.push(format!(".{}.new", std::process::id()));
+    std::fs::write(&beside, text)?;
+    std::fs::rename(&beside, file)
+}

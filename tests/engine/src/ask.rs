@@ -1,0 +1,170 @@
+//! What all generating endpoints read from a body in the same way: model, limits, salt, rank, text of contents.
+//! Refuses what the engine refuses, in its words; does not know any one endpoint.
+
+use std::sync::Arc;
+
+use hyper::{HeaderMap, StatusCode};
+use serde_json::{Map, Value};
+
+use crate::answer::Refusal;
+use crate::model::Start;
+use crate::prefix_cache::BlockHash;
+use crate::rank_header::{self, RankAsk};
+use crate::ranks::Finish;
+use crate::record::RANK_HEADER;
+use crate::shared::Shared;
+
+/// Text longer than this is encoded off the runtime's threads.
+const INLINE_TEXT_BYTES_MAX: usize = 256 << 10;
+/// Tokens of a reply nobody limited.
+const REPLY_TOKENS: usize = 16;
+
+/// A body that is a JSON object.
+pub(crate) type Fields = Map<String, Value>;
+
+/// A prompt and the namespace its blocks live in.
+#[derive(Clone)]
+pub(crate) struct Prompt {
+    pub(crate) tokens: Arc<[u32]>,
+    pub(crate) root: BlockHash,
+}
+
+/// How long a reply gets and why it ends there.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Plan {
+    pub(crate) tokens: usize,
+    pub(crate) finish: Finish,
+}
+
+/// The body as an object that has the required fields.
+pub(crate) fn fields(body: &[u8], required: &[(&str, &'static str)]) -> Result<Fields, Refusal> {
+    let fields = match serde_json::from_slice(body) {
+        Ok(Value::Object(fields)) => fields,
+        Ok(_) => return Err(schema("model_attributes_type", "body", "Input should be a valid dictionary")),
+        Err(_) => return Err(schema("json_invalid", "body.0", "JSON decode error")),
+    };
+    let missing: Vec<&str> =
+        required.iter().filter(|(key, _)| !fields.contains_key(*key)).map(|(_, place)| *place).collect();
+    if missing.is_empty() { Ok(fields) } else { Err(Refusal::missing(&missing, fields.len())) }
+}
+
+fn schema(kind: &str, place: &'static str, sentence: &str) -> Refusal {
+    let message =
+        format!("1 validation error:\n  {{'type': '{kind}', 'loc': '{place}', 'msg': '{sentence}'}}");
+    Refusal { param: Some(place), ..Refusal::new(StatusCode::BAD_REQUEST, "Bad Request", message) }
+}
+
+/// A missing or null model is the served one; another is a 404.
+pub(crate) fn check_model(shared: &Shared, fields: &Fields) -> Result<(), Refusal> {
+    let served = &shared.config.model;
+    match fields.get("model") {
+        None | Some(Value::Null) => Ok(()),
+        Some(Value::String(asked)) if asked == served => Ok(()),
+        Some(Value::String(asked)) => {
+            let message = format!("The model `{asked}` does not exist. Valid aliases: {served}.");
+            let refusal = Refusal::new(StatusCode::NOT_FOUND, "NotFoundError", message);
+            Err(Refusal { param: Some("model"), ..refusal })
+        }
+        Some(_) => Err(schema("string_type", "body.model", "Input should be a valid string")),
+    }
+}
+
+/// The rank the header asks for; `None` leaves it to the engine.
+pub(crate) fn rank(shared: &Shared, headers: &HeaderMap) -> Result<Option<usize>, Refusal> {
+    let value = headers.get(RANK_HEADER).map(|value| value.as_bytes());
+    match rank_header::read(value, shared.config.first_header_rank(), shared.config.ranks) {
+        RankAsk::Any => Ok(None),
+        RankAsk::Rank(rank) => Ok(Some(rank)),
+        RankAsk::OutOfRange(message) => Err(Refusal::bad_request(message, None)),
+    }
+}
+
+/// The tokens of a prompt's text, refused when they cannot fit.
+pub(crate) async fn encode(shared: &Arc<Shared>, text: String, start: Start) -> Result<Arc<[u32]>, Refusal> {
+    let at_least = shared.model.tokens_at_least(&text);
+    if at_least > shared.config.max_model_len {
+        return Err(too_long(shared, at_least));
+    }
+    if text.len() <= INLINE_TEXT_BYTES_MAX {
+        return Ok(shared.model.encode(&text, start));
+    }
+    let shared = Arc::clone(shared);
+    let encoded = tokio::task::spawn_blocking(move || shared.model.encode(&text, start)).await;
+    encoded.map_err(|_| Refusal::plain(StatusCode::INTERNAL_SERVER_ERROR))
+}
+
+/// Puts a prompt into its namespace.
+pub(crate) fn prompt(shared: &Shared, fields: &Fields, tokens: Arc<[u32]>) -> Prompt {
+    let salt = fields.get("cache_salt").and_then(Value::as_str);
+    Prompt { tokens, root: BlockHash::root(&shared.config.model, salt) }
+}
+
+/// How long the reply to a prompt of `prompt_tokens` is.
+pub(crate) fn plan(
+    shared: &Shared,
+    max_tokens: Option<&Value>,
+    unlimited: Finish,
+    prompt_tokens: usize,
+) -> Result<Plan, Refusal> {
+    let limit = shared.config.max_model_len;
+    if prompt_tokens >= limit {
+        return Err(too_long(shared, prompt_tokens));
+    }
+    let Some(asked) = max_tokens.and_then(Value::as_u64) else {
+        return Ok(Plan { tokens: REPLY_TOKENS.min(limit - prompt_tokens), finish: unlimited });
+    };
+    let asked = usize::try_from(asked).unwrap_or(usize::MAX);
+    match asked {
+        0 => Err(Refusal::bad_request("max_tokens must be at least 1, got 0.", Some("max_tokens"))),
+        _ if asked > limit - prompt_tokens => Err(reply_too_long(limit, asked, prompt_tokens)),
+        _ => Ok(Plan { tokens: asked, finish: Finish::Length }),
+    }
+}
+
+fn too_long(shared: &Shared, tokens: usize) -> Refusal {
+    let limit = shared.config.max_model_len;
+    let message = format!(
+        "This model's maximum context length is {limit} tokens. However, your prompt contains {tokens} input \
+         tokens, which exceeds this limit even without any output tokens. Please reduce the length of the input \
+         prompt. (parameter=input_tokens, value={tokens})"
+    );
+    Refusal::bad_request(message, Some("input_tokens"))
+}
+
+fn reply_too_long(limit: usize, asked: usize, tokens: usize) -> Refusal {
+    let message = format!(
+        "This model's maximum context length is {limit} tokens. However, you requested {asked} output tokens and \
+         your prompt contains {tokens} input tokens, for a total of {} tokens. Please reduce the length of the \
+         input prompt or the number of requested output tokens. (parameter=input_tokens, value={tokens})",
+        tokens.saturating_add(asked)
+    );
+    Refusal::bad_request(message, Some("input_tokens"))
+}
+
+/// Whether a flag of the body is set.
+pub(crate) fn flag(fields: &Fields, key: &str) -> bool {
+    fields.get(key).and_then(Value::as_bool).unwrap_or(false)
+}
+
+/// The text of a content that is a string, a list of parts, or nothing.
+pub(crate) fn content_text(content: Option<&Value>) -> String {
+    match content {
+        Some(Value::String(text)) => text.clone(),
+        Some(Value::Array(parts)) => parts.iter().map(part_text).collect(),
+        _ => String::new(),
+    }
+}
+
+/// What is not text stands as its type in brackets: its bytes are no tokens of this model.
+fn part_text(part: &Value) -> String {
+    let kind = part.get("type").and_then(Value::as_str).unwrap_or("text");
+    match (part, kind) {
+        (Value::String(text), _) => text.clone(),
+        (_, "text" | "input_text" | "output_text") => {
+            part.get("text").and_then(Value::as_str).unwrap_or_default().to_owned()
+        }
+        (_, "tool_use") => format!("[tool_use {}]", part.get("input").unwrap_or(&Value::Null)),
+        (_, "tool_result") => content_text(part.get("content")),
+        (_, other) => format!("[{other}]"),
+    }
+}

@@ -1,0 +1,27 @@
+//! A stand-in for a vLLM server without a GPU: real tokens, a real chat template, ranks with prefix caches, and
+//! the same bytes on the wire. Shares no code with the router it is used to test.
+//!
+//! Where a request goes: [`server`](Engine) owns the socket, `route` the body, the record and the faults, `api`
+//! the endpoints, `generate` the replies, `ranks` the time and `prefix_cache` the hits.
+
+mod answer;
+mod api;
+mod ask;
+mod body;
+mod config;
+mod control;
+mod fault;
+mod generate;
+mod json;
+mod model;
+mod prefix_cache;
+mod rank_header;
+mod ranks;
+mod record;
+mod route;
+mod server;
+mod shared;
+mod token_cache;
+
+pub use config::{EngineConfig, Mode, Numbering, ResponsesRank};
+pub use server::Engine;

@@ -1,0 +1,135 @@
+//! Residency, order of eviction, references, namespaces.
+
+use super::{BlockHash, PrefixCache};
+
+const SIZE: usize = 4;
+
+fn chain(salt: Option<&str>, tokens: &[u32]) -> Vec<BlockHash> {
+    let mut hashes = Vec::new();
+    BlockHash::root("tiny", salt).chain_blocks(tokens, SIZE, &mut hashes);
+    hashes
+}
+
+fn run(from: u32, count: u32) -> Vec<u32> {
+    (from..from + count).collect()
+}
+
+/// Holds and releases, as a request that ends at once; returns the hit before it.
+fn turn(cache: &mut PrefixCache, hashes: &[BlockHash]) -> usize {
+    let hit = cache.hit(hashes);
+    let (held, _) = cache.hold(hashes, 0);
+    cache.release(&hashes[..held]);
+    hit
+}
+
+#[test]
+fn only_full_blocks_have_a_hash() {
+    assert_eq!(chain(None, &run(0, 3)).len(), 0);
+    assert_eq!(chain(None, &run(0, 4)).len(), 1);
+    assert_eq!(chain(None, &run(0, 11)).len(), 2);
+}
+
+#[test]
+fn a_longer_prompt_hits_what_the_shorter_stored() {
+    let mut cache = PrefixCache::new(16);
+    assert_eq!(turn(&mut cache, &chain(None, &run(0, 8))), 0);
+    assert_eq!(turn(&mut cache, &chain(None, &run(0, 16))), 2);
+    assert_eq!(turn(&mut cache, &chain(None, &run(0, 16))), 4);
+}
+
+#[test]
+fn a_hole_ends_the_hit() {
+    let mut cache = PrefixCache::new(16);
+    turn(&mut cache, &chain(None, &run(0, 16)));
+    let mut other = run(0, 16);
+    other[5] = 99;
+    assert_eq!(
+        cache.hit(&chain(None, &other)),
+        1,
+        "the same later tokens behind another block are another block"
+    );
+}
+
+#[test]
+fn a_salt_is_a_namespace() {
+    let mut cache = PrefixCache::new(16);
+    turn(&mut cache, &chain(None, &run(0, 8)));
+    assert_eq!(cache.hit(&chain(Some("tenant-a"), &run(0, 8))), 0);
+    assert_ne!(BlockHash::root("tiny", None), BlockHash::root("other", None));
+    assert_ne!(BlockHash::root("tiny", None), BlockHash::root("tiny", Some("")));
+}
+
+#[test]
+fn the_oldest_goes_first_and_leaves_before_their_parents() {
+    let mut cache = PrefixCache::new(4);
+    let (a, b) = (chain(None, &run(0, 12)), chain(None, &run(100, 8)));
+    turn(&mut cache, &a);
+    let (_, change) = cache.hold(&b, 0);
+    cache.release(&b);
+    assert_eq!(change.removed, vec![a[2]], "one place short: only the tail of the older chain goes");
+    assert_eq!(cache.hit(&a), 2);
+    assert_eq!(change.stored.iter().map(|block| block.parent).collect::<Vec<_>>(), vec![None, Some(b[0])]);
+}
+
+#[test]
+fn use_makes_young() {
+    let mut cache = PrefixCache::new(4);
+    let (a, b, c) = (chain(None, &run(0, 8)), chain(None, &run(100, 8)), chain(None, &run(200, 8)));
+    turn(&mut cache, &a);
+    turn(&mut cache, &b);
+    turn(&mut cache, &a);
+    turn(&mut cache, &c);
+    assert_eq!((cache.hit(&a), cache.hit(&b), cache.hit(&c)), (2, 0, 2));
+}
+
+#[test]
+fn what_is_in_use_is_not_evicted_and_a_full_cache_stores_no_more() {
+    let mut cache = PrefixCache::new(3);
+    let (a, b) = (chain(None, &run(0, 8)), chain(None, &run(100, 12)));
+    cache.hold(&a, 0);
+    let (held, change) = cache.hold(&b, 0);
+    assert_eq!((held, change.stored.len(), change.removed.len()), (1, 1, 0));
+    assert_eq!((cache.referenced(), cache.len()), (3, 3));
+    cache.release(&b[..held]);
+    cache.release(&a);
+    assert_eq!((cache.referenced(), cache.len()), (0, 3));
+}
+
+#[test]
+fn clear_forgets_what_nobody_uses() {
+    let mut cache = PrefixCache::new(8);
+    let (a, b) = (chain(None, &run(0, 8)), chain(None, &run(100, 8)));
+    turn(&mut cache, &a);
+    cache.hold(&b, 0);
+    assert_eq!(cache.clear().removed.len(), 2);
+    assert_eq!((cache.hit(&a), cache.hit(&b)), (0, 2));
+}
+
+/// Against a model: whatever is done, no held block has an absent ancestor, and the bound holds.
+#[test]
+fn no_block_is_ever_orphaned() {
+    let mut cache = PrefixCache::new(12);
+    let mut state = 7_u64;
+    let mut random = |below: u64| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (state >> 33) % below
+    };
+    let mut chains = Vec::new();
+    let mut holding: Vec<Vec<BlockHash>> = Vec::new();
+    for _ in 0..3000 {
+        let tokens: Vec<u32> = (0..random(6) + 1).flat_map(|_| [random(2) as u32; SIZE]).collect();
+        let hashes = chain(None, &tokens);
+        let (held, _) = cache.hold(&hashes, 0);
+        holding.push(hashes[..held].to_vec());
+        chains.push(hashes);
+        if holding.len() > 1 {
+            let ended = holding.swap_remove(random(holding.len() as u64) as usize);
+            cache.release(&ended);
+        }
+        assert!(cache.len() <= 12);
+        for hashes in chains.iter().rev().take(40) {
+            let held = hashes.iter().filter(|hash| cache.contains(**hash)).count();
+            assert_eq!(held, cache.hit(hashes), "a block without its ancestor");
+        }
+    }
+}
