@@ -1,0 +1,321 @@
+//! A *shipped* Envoy config, made ready to run beside other tests: only addresses, ports, paths and deadlines are put in
+//! place of the shipped ones, so that tests prove what people load. Starts nothing.
+
+use std::net::SocketAddr;
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
+use routing::header::cluster;
+use serde_json::{Value, json};
+
+use crate::artifacts;
+
+/// Port of the service's data plane in the shipped files.
+const SERVICE_PORT: u64 = 7460;
+/// How the wasm filter is typed.
+const WASM_TYPE: &str = "envoy.extensions.filters.http.wasm.v3.Wasm";
+
+/// The two shipped ways to steer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Steering {
+    /// `envoy/static.yaml`
+    Cluster,
+    /// `envoy/dynamic.yaml`
+    Endpoints,
+}
+
+impl Steering {
+    /// The shipped file.
+    #[must_use]
+    pub const fn file(self) -> &'static str {
+        match self {
+            Self::Cluster => "static.yaml",
+            Self::Endpoints => "dynamic.yaml",
+        }
+    }
+}
+
+/// A config on its way to Envoy.
+#[derive(Clone, Debug)]
+pub struct Bootstrap {
+    document: Value,
+}
+
+impl Bootstrap {
+    /// Reads a shipped file, points it at the built filter and frees its ports.
+    ///
+    /// # Errors
+    /// The file is missing or is no YAML; the filter is not built.
+    pub fn shipped(steering: Steering) -> Result<Self> {
+        let mut bootstrap = Self::read(&artifacts::root().join("envoy").join(steering.file()))?;
+        bootstrap.wasm(&artifacts::wasm()?)?;
+        bootstrap.free_ports()?;
+        Ok(bootstrap)
+    }
+
+    /// Reads a file as it is.
+    ///
+    /// # Errors
+    /// It is missing or is no YAML.
+    pub fn read(path: &Path) -> Result<Self> {
+        let text =
+            std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+        let document =
+            serde_saphyr::from_str(&text).with_context(|| format!("{} is no YAML", path.display()))?;
+        Ok(Self { document })
+    }
+
+    /// The config as JSON, which Envoy reads as well.
+    #[must_use]
+    pub fn json(&self) -> String {
+        self.document.to_string()
+    }
+
+    /// The whole document, for edits only one test makes.
+    pub fn document(&mut self) -> &mut Value {
+        &mut self.document
+    }
+
+    /// The path of the filter, wherever it is named.
+    ///
+    /// # Errors
+    /// It is named nowhere.
+    pub fn wasm(&mut self, path: &Path) -> Result<()> {
+        let mut named = 0;
+        walk(&mut self.document, &mut |value| {
+            if let Some(filename) = value.pointer_mut("/local/filename").filter(|name| is_wasm(name)) {
+                *filename = json!(path);
+                named += 1;
+            }
+        });
+        ensure!(named > 0, "no wasm filename in the config");
+        Ok(())
+    }
+
+    /// Listener and admin on loopback, at ports the kernel chooses.
+    ///
+    /// # Errors
+    /// There is no listener or no admin.
+    pub fn free_ports(&mut self) -> Result<()> {
+        let free = json!({"socket_address": {"address": "127.0.0.1", "port_value": 0}});
+        *self.document.pointer_mut("/admin/address").context("no admin address in the config")? =
+            free.clone();
+        for listener in list(&mut self.document, "/static_resources/listeners")? {
+            listener["address"] = free.clone();
+        }
+        Ok(())
+    }
+
+    /// Where the service's data plane is.
+    ///
+    /// # Errors
+    /// The config names it nowhere.
+    pub fn service(&mut self, data: SocketAddr) -> Result<()> {
+        let mut named = 0;
+        walk(&mut self.document, &mut |value| {
+            let Some(socket) = value.get_mut("socket_address") else { return };
+            if socket["port_value"] == SERVICE_PORT {
+                *socket = socket_address(data);
+                named += 1;
+            }
+        });
+        ensure!(named > 0, "nothing at port {SERVICE_PORT} in the config");
+        Ok(())
+    }
+
+    /// Envoy's `node.id`.
+    pub fn node(&mut self, id: &str) {
+        self.document["node"]["id"] = json!(id);
+        if self.document["node"]["cluster"].is_null() {
+            self.document["node"]["cluster"] = json!("tests");
+        }
+    }
+
+    /// The workers: one static cluster each where the config has such, and all of them behind the default cluster.
+    ///
+    /// # Errors
+    /// The config has no static clusters.
+    pub fn workers(&mut self, workers: &[(String, SocketAddr)]) -> Result<()> {
+        let clusters =
+            self.document.pointer_mut("/static_resources/clusters").context("no static clusters")?;
+        let clusters = clusters.as_array_mut().context("clusters is no list")?;
+        let is_worker =
+            |one: &Value| one["name"].as_str().is_some_and(|name| name.starts_with(cluster::WORKER_PREFIX));
+        let pattern = clusters.iter().find(|one| is_worker(one)).cloned();
+        if let Some(pattern) = pattern {
+            clusters.retain(|one| !is_worker(one));
+            clusters.extend(workers.iter().map(|(id, address)| worker_cluster(&pattern, id, *address)));
+        }
+        let all: Vec<SocketAddr> = workers.iter().map(|(_, address)| *address).collect();
+        for one in clusters.iter_mut().filter(|one| one["name"] == cluster::DEFAULT) {
+            one["load_assignment"]["endpoints"] = endpoints(&all);
+        }
+        Ok(())
+    }
+
+    /// How long the filter waits for `route`, in milliseconds.
+    ///
+    /// # Errors
+    /// No plugin configuration is JSON.
+    pub fn route_deadline(&mut self, ms: u64) -> Result<()> {
+        self.plugin(|config| config["service"]["route_deadline_ms"] = json!(ms))
+    }
+
+    /// Changes the configuration of every wasm plugin whose text is a JSON object.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn plugin(&mut self, mut change: impl FnMut(&mut Value)) -> Result<()> {
+        let mut changed = 0;
+        walk(&mut self.document, &mut |value| {
+            let Some(configuration) = value.get_mut("configuration") else { return };
+            let Some(text) = configuration["value"].as_str() else { return };
+            let Ok(mut config @ Value::Object(_)) = serde_json::from_str::<Value>(text) else { return };
+            change(&mut config);
+            configuration["value"] = json!(config.to_string());
+            changed += 1;
+        });
+        ensure!(changed > 0, "no plugin configuration with a JSON text");
+        Ok(())
+    }
+
+    /// The text of every wasm plugin's configuration, whatever it is.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn plugin_text(&mut self, text: &str) -> Result<()> {
+        let mut changed = 0;
+        walk(&mut self.document, &mut |value| {
+            if let Some(own) = value.get_mut("configuration").filter(|own| own["value"].is_string()) {
+                own["value"] = json!(text);
+                changed += 1;
+            }
+        });
+        ensure!(changed > 0, "no plugin configuration");
+        Ok(())
+    }
+
+    /// Takes the wasm filter out of everything; all else stays.
+    pub fn without_filter(&mut self) {
+        walk(&mut self.document, &mut |value| drop_wasm(value, "http_filters"));
+        walk(&mut self.document, &mut |value| drop_wasm(value, "bootstrap_extensions"));
+    }
+
+    /// Takes the filter's upstream role out of the clusters; the downstream role stays.
+    ///
+    /// # Errors
+    /// There are no static clusters.
+    pub fn without_upstream_role(&mut self) -> Result<()> {
+        for cluster in list(&mut self.document, "/static_resources/clusters")? {
+            walk(cluster, &mut |value| drop_wasm(value, "http_filters"));
+        }
+        Ok(())
+    }
+}
+
+fn list<'a>(document: &'a mut Value, pointer: &str) -> Result<&'a mut Vec<Value>> {
+    let found = document.pointer_mut(pointer).and_then(Value::as_array_mut);
+    found.with_context(|| format!("no list {pointer} in the config"))
+}
+
+/// Visits every value, parents first.
+fn walk(value: &mut Value, visit: &mut impl FnMut(&mut Value)) {
+    visit(value);
+    match value {
+        Value::Array(items) => items.iter_mut().for_each(|item| walk(item, visit)),
+        Value::Object(fields) => fields.values_mut().for_each(|field| walk(field, visit)),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+}
+
+fn is_wasm(name: &Value) -> bool {
+    name.as_str().is_some_and(|name| name.ends_with(".wasm"))
+}
+
+fn drop_wasm(value: &mut Value, field: &str) {
+    if let Some(filters) = value.get_mut(field).and_then(Value::as_array_mut) {
+        let is_ours = |one: &Value| {
+            one.pointer("/typed_config/@type").and_then(Value::as_str).is_some_and(is_wasm_type)
+        };
+        filters.retain(|one| !is_ours(one));
+    }
+}
+
+fn is_wasm_type(name: &str) -> bool {
+    name.ends_with(WASM_TYPE) || name.ends_with("WasmService")
+}
+
+fn worker_cluster(pattern: &Value, id: &str, address: SocketAddr) -> Value {
+    let name = format!("{}{id}", cluster::WORKER_PREFIX);
+    let mut cluster = pattern.clone();
+    cluster["load_assignment"] = json!({"cluster_name": name, "endpoints": endpoints(&[address])});
+    cluster["name"] = json!(name);
+    cluster
+}
+
+fn endpoints(addresses: &[SocketAddr]) -> Value {
+    let endpoint =
+        |address: &SocketAddr| json!({"endpoint": {"address": {"socket_address": socket_address(*address)}}});
+    json!([{"lb_endpoints": addresses.iter().map(endpoint).collect::<Vec<_>>()}])
+}
+
+fn socket_address(address: SocketAddr) -> Value {
+    json!({"address": address.ip().to_string(), "port_value": address.port()})
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample() -> Bootstrap {
+        let text = r#"
+admin: {address: {socket_address: {address: 127.0.0.1, port_value: 9901}}}
+static_resources:
+  listeners:
+  - name: main
+    address: {socket_address: {address: 0.0.0.0, port_value: 8080}}
+    filter_chains:
+    - filters:
+      - typed_config:
+          http_filters:
+          - name: rankpin
+            typed_config:
+              "@type": type.googleapis.com/envoy.extensions.filters.http.wasm.v3.Wasm
+              config:
+                configuration: {value: '{"steering":"cluster"}'}
+                vm_config: {code: {local: {filename: rankpin.wasm}}}
+          - name: router
+  clusters:
+  - name: rankpin-service
+    load_assignment: {endpoints: [{lb_endpoints: [{endpoint: {address: {socket_address: {address: 127.0.0.1, port_value: 7460}}}}]}]}
+  - name: rankpin-worker-a
+    connect_timeout: 1s
+  - name: rankpin-default
+"#;
+        Bootstrap { document: serde_saphyr::from_str(text).unwrap() }
+    }
+
+    #[test]
+    fn addresses_paths_and_deadlines_are_replaced_and_nothing_else() {
+        let mut bootstrap = sample();
+        bootstrap.wasm(Path::new("/x/y.wasm")).unwrap();
+        bootstrap.free_ports().unwrap();
+        bootstrap.service("127.0.0.1:1234".parse().unwrap()).unwrap();
+        bootstrap.route_deadline(5000).unwrap();
+        bootstrap.workers(&[("w0".to_owned(), "127.0.0.1:1".parse().unwrap())]).unwrap();
+        let text = bootstrap.json();
+        for gone in ["9901", "8080", "7460", "rankpin-worker-a", "\"rankpin.wasm\""] {
+            assert!(!text.contains(gone), "{gone} in {text}");
+        }
+        for there in ["1234", "rankpin-worker-w0", "/x/y.wasm", r#"route_deadline_ms\":5000"#, "\"1s\""] {
+            assert!(text.contains(there), "{there} not in {text}");
+        }
+    }
+
+    #[test]
+    fn the_filter_can_be_taken_out() {
+        let mut bootstrap = sample();
+        bootstrap.without_filter();
+        assert!(!bootstrap.json().contains(WASM_TYPE) && bootstrap.json().contains("router"));
+    }
+}

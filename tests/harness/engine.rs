@@ -1,0 +1,230 @@
+//! A fake engine as a child: what it was asked, and which faults it shall have. Knows its control calls, not its insides.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::artifacts;
+use crate::child::Child;
+use crate::wait::wait_for;
+
+const TIMEOUT: Duration = Duration::from_secs(30);
+
+/// How an engine counts ranks in the rank header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Numbering {
+    /// From 0 inside the engine.
+    Local,
+    /// As declared.
+    Global,
+}
+
+impl Numbering {
+    const fn word(self) -> &'static str {
+        match self {
+            Self::Local => "local",
+            Self::Global => "global",
+        }
+    }
+}
+
+/// What an engine is started as; its name is its worker id as well.
+#[derive(Clone, Debug)]
+pub struct EngineSpec {
+    /// `x-engine-name` and worker id.
+    pub name: String,
+    /// Ranks behind the port.
+    pub ranks: u32,
+    /// Global number of the first rank.
+    pub dp_start: u32,
+    /// How the rank header counts.
+    pub numbering: Numbering,
+    /// More arguments of the program.
+    pub more: Vec<String>,
+}
+
+impl EngineSpec {
+    /// So many ranks from 0, counted globally.
+    #[must_use]
+    pub fn new(name: &str, ranks: u32) -> Self {
+        Self { name: name.to_owned(), ranks, dp_start: 0, numbering: Numbering::Global, more: Vec::new() }
+    }
+
+    /// Ranks start there.
+    #[must_use]
+    pub fn from(mut self, dp_start: u32) -> Self {
+        self.dp_start = dp_start;
+        self
+    }
+
+    /// The rank header counts so.
+    #[must_use]
+    pub fn numbered(mut self, numbering: Numbering) -> Self {
+        self.numbering = numbering;
+        self
+    }
+
+    /// More arguments.
+    #[must_use]
+    pub fn with(mut self, arguments: &[&str]) -> Self {
+        self.more.extend(arguments.iter().map(|&one| one.to_owned()));
+        self
+    }
+}
+
+/// A request as an engine saw it.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Seen {
+    /// Method.
+    pub method: String,
+    /// Path with query.
+    pub path: String,
+    /// Headers in order.
+    pub headers: Vec<(String, String)>,
+    /// SHA-256 of the body, in hex.
+    pub body_sha256: String,
+    /// Length of the body.
+    pub body_bytes: usize,
+    body_base64: Option<String>,
+    /// The rank header as it came.
+    pub rank_header: Option<String>,
+    /// Global number of the rank that served.
+    pub rank: Option<u32>,
+    /// Status answered.
+    pub status: Option<u16>,
+}
+
+impl Seen {
+    /// Every value of a header.
+    #[must_use]
+    pub fn values(&self, name: &str) -> Vec<&str> {
+        self.headers.iter().filter(|(own, _)| own == name).map(|(_, value)| value.as_str()).collect()
+    }
+
+    /// The body, unless it was too large to be kept.
+    #[must_use]
+    pub fn body(&self) -> Option<Vec<u8>> {
+        BASE64_STANDARD.decode(self.body_base64.as_ref()?).ok()
+    }
+}
+
+/// A running engine.
+#[derive(Debug)]
+pub struct Engine {
+    child: Child,
+    spec: EngineSpec,
+    address: SocketAddr,
+    http: reqwest::Client,
+}
+
+impl Engine {
+    /// Starts it in `folder`; returns once it listens.
+    ///
+    /// # Errors
+    /// It is not built or ended at once: with what it printed.
+    pub async fn start(folder: &Path, spec: EngineSpec) -> Result<Self> {
+        let at = folder.join(format!("{}.addr", spec.name));
+        let mut command = Command::new(artifacts::program("fake-engine")?);
+        command.args(["--listen", "127.0.0.1:0", "--name", &spec.name, "--ranks", &spec.ranks.to_string()]);
+        command.args(["--dp-start", &spec.dp_start.to_string(), "--numbering", spec.numbering.word()]);
+        command.args(&spec.more).arg("--addr-file").arg(&at);
+        let mut child = Child::spawn(&spec.name, command, &folder.join(format!("{}.log", spec.name)))?;
+        let looked = wait_for("an engine's address", async || {
+            let text = child.check_running().map(|()| std::fs::read_to_string(&at).ok());
+            text.transpose()
+        });
+        let address = looked.await??.trim().parse().context("the engine wrote no address")?;
+        let http = reqwest::Client::builder().no_proxy().timeout(TIMEOUT).build()?;
+        Ok(Self { child, spec, address, http })
+    }
+
+    /// Its name: `x-engine-name` and worker id.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.spec.name
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The body of the `PUT /v1/workers/NAME` that declares it as it is.
+    #[must_use]
+    pub fn declaration(&self) -> String {
+        let EngineSpec { ranks, dp_start, numbering, .. } = &self.spec;
+        let numbering = if *ranks == 1 { "none" } else { numbering.word() };
+        json!({"engine": "vllm", "endpoints": [{
+            "address": self.address.to_string(), "rank_numbering": numbering,
+            "dp_start": dp_start, "dp_size": ranks,
+        }]})
+        .to_string()
+    }
+
+    /// What it was asked under `/v1/`, oldest first: neither probes nor control calls.
+    ///
+    /// # Errors
+    /// It does not answer.
+    pub async fn requests(&self) -> Result<Vec<Seen>> {
+        #[derive(Deserialize)]
+        struct Listing {
+            requests: Vec<Seen>,
+        }
+        let listing: Listing = serde_json::from_value(self.control("GET", "requests", None).await?)?;
+        Ok(listing.requests.into_iter().filter(|one| one.path.starts_with("/v1/")).collect())
+    }
+
+    /// Forgets what it was asked.
+    ///
+    /// # Errors
+    /// It does not answer.
+    pub async fn forget(&self) -> Result<()> {
+        self.control("POST", "requests/clear", None).await.map(drop)
+    }
+
+    /// Orders a fault for the next `times` requests it fits, or for all until [`Engine::heal`].
+    ///
+    /// # Errors
+    /// It does not know such a fault.
+    pub async fn fault(&self, fault: &str, times: Option<u64>) -> Result<()> {
+        self.control("POST", "fault", Some(json!({"fault": fault, "times": times}))).await.map(drop)
+    }
+
+    /// Takes all faults back.
+    ///
+    /// # Errors
+    /// It does not answer.
+    pub async fn heal(&self) -> Result<()> {
+        self.control("DELETE", "fault", None).await.map(drop)
+    }
+
+    /// Kills it, as a crash would.
+    pub fn kill(&mut self) {
+        self.child.kill();
+    }
+
+    async fn control(&self, method: &str, path: &str, body: Option<Value>) -> Result<Value> {
+        let url = format!("http://{}/control/{path}", self.address);
+        let mut request = self.http.request(reqwest::Method::from_bytes(method.as_bytes())?, url);
+        if let Some(body) = body {
+            request = request.json(&body);
+        }
+        let answer =
+            request.send().await.with_context(|| format!("engine {} does not answer", self.spec.name))?;
+        ensure!(
+            answer.status().is_success(),
+            "engine {} refuses {path}: {}",
+            self.spec.name,
+            answer.status()
+        );
+        Ok(answer.json().await?)
+    }
+}

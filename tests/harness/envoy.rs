@@ -1,0 +1,156 @@
+//! A real Envoy as a child: started on free ports from a [`Bootstrap`], asked through its admin. Decides no config.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::{Command, Output};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use serde_json::Value;
+
+use crate::artifacts;
+use crate::bootstrap::Bootstrap;
+use crate::child::Child;
+use crate::wait::wait_for;
+
+/// The admin answers at once or not at all.
+const ADMIN_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A running Envoy.
+#[derive(Debug)]
+pub struct Envoy {
+    child: Child,
+    admin: SocketAddr,
+    listener: SocketAddr,
+    http: reqwest::Client,
+}
+
+impl Envoy {
+    /// Starts one in `folder` (its files are called after `name`) with so many worker threads; returns once it listens.
+    ///
+    /// # Errors
+    /// There is no Envoy, or it refuses the config: with what it printed.
+    pub async fn start(name: &str, folder: &Path, bootstrap: &Bootstrap, threads: u32) -> Result<Self> {
+        let (config, at) = (folder.join(format!("{name}.json")), folder.join(format!("{name}.admin")));
+        std::fs::write(&config, bootstrap.json())?;
+        let mut command = Command::new(artifacts::envoy()?);
+        command.arg("-c").arg(&config).arg("--admin-address-path").arg(&at);
+        command.args(["--disable-hot-restart", "--concurrency", &threads.to_string()]);
+        let mut child = Child::spawn(name, command, &folder.join(format!("{name}.log")))?;
+        let http = reqwest::Client::builder().no_proxy().timeout(ADMIN_TIMEOUT).build()?;
+        let admin = wait_for("Envoy's admin", async || read_address(&mut child, &at).transpose()).await??;
+        let mut envoy = Self { child, admin, listener: admin, http };
+        let looked = wait_for("Envoy's listener", async || envoy.look().await.transpose()).await?;
+        envoy.listener = looked?;
+        Ok(envoy)
+    }
+
+    /// Where clients connect.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.listener
+    }
+
+    /// Its admin.
+    #[must_use]
+    pub fn admin_address(&self) -> SocketAddr {
+        self.admin
+    }
+
+    /// Its process id.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.child.pid()
+    }
+
+    /// Everything it printed: its log and, where the config writes it there, the access log.
+    #[must_use]
+    pub fn log(&self) -> String {
+        self.child.output()
+    }
+
+    /// The text of an admin page.
+    ///
+    /// # Errors
+    /// The admin does not answer.
+    pub async fn admin(&self, path: &str) -> Result<String> {
+        let url = format!("http://{}{path}", self.admin);
+        let answer = self.http.get(url).send().await.context("Envoy's admin does not answer")?;
+        Ok(answer.text().await?)
+    }
+
+    /// All counters and gauges whose name contains `part`.
+    ///
+    /// # Errors
+    /// The admin does not answer.
+    pub async fn stats(&self, part: &str) -> Result<Vec<(String, u64)>> {
+        let text = self.admin("/stats").await?;
+        let pairs = text.lines().filter_map(|line| line.split_once(": "));
+        let own = pairs.filter(|(name, _)| name.contains(part));
+        Ok(own.filter_map(|(name, value)| Some((name.to_owned(), value.parse().ok()?))).collect())
+    }
+
+    /// How many statistics there are, of any kind.
+    ///
+    /// # Errors
+    /// The admin does not answer.
+    pub async fn stat_count(&self) -> Result<usize> {
+        Ok(self.admin("/stats").await?.lines().count())
+    }
+
+    /// One counter or gauge; 0 while it does not exist.
+    ///
+    /// # Errors
+    /// The admin does not answer.
+    pub async fn stat(&self, name: &str) -> Result<u64> {
+        let all = self.stats(name).await?;
+        Ok(all.into_iter().find(|(own, _)| own == name).map_or(0, |(_, value)| value))
+    }
+
+    /// One of the filter's own counters, without its prefix: `pinned`, `routed_held`, …
+    ///
+    /// # Errors
+    /// The admin does not answer.
+    pub async fn requests(&self, word: &str) -> Result<u64> {
+        self.stat(&format!("wasmcustom.rankpin.requests.{word}")).await
+    }
+
+    /// Nothing while it runs.
+    ///
+    /// # Errors
+    /// It ended; with its last lines.
+    pub fn check_running(&mut self) -> Result<()> {
+        self.child.check_running()
+    }
+
+    /// The listener's address once Envoy is live.
+    async fn look(&mut self) -> Result<Option<SocketAddr>> {
+        self.child.check_running()?;
+        let live = self.admin("/ready").await.is_ok_and(|text| text.trim() == "LIVE");
+        if !live {
+            return Ok(None);
+        }
+        let listeners: Value = serde_json::from_str(&self.admin("/listeners?format=json").await?)?;
+        let socket = &listeners["listener_statuses"][0]["local_address"]["socket_address"];
+        let port = socket["port_value"].as_u64().filter(|port| *port > 0);
+        Ok(port.map(|port| format!("127.0.0.1:{port}").parse()).transpose()?)
+    }
+}
+
+/// What `envoy --mode validate` says about a config.
+///
+/// # Errors
+/// There is no Envoy.
+pub fn validate(bootstrap: &Bootstrap, folder: &Path) -> Result<Output> {
+    let config = folder.join("validate.json");
+    std::fs::write(&config, bootstrap.json())?;
+    let mut command = Command::new(artifacts::envoy()?);
+    command.args(["--mode", "validate", "--disable-hot-restart", "-c"]).arg(&config);
+    command.output().context("cannot run Envoy")
+}
+
+fn read_address(child: &mut Child, file: &Path) -> Result<Option<SocketAddr>> {
+    child.check_running()?;
+    let text = std::fs::read_to_string(file).unwrap_or_default();
+    Ok(text.trim().parse().ok())
+}

@@ -1,0 +1,194 @@
+//! The state service as a child, and its control API as tests use it. Judges no answer.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use routing::hash::{Phase, session_id};
+use serde_json::{Value, json};
+
+use crate::artifacts;
+use crate::child::Child;
+use crate::engine::Engine;
+use crate::prometheus;
+use crate::wait::wait_for;
+
+const TIMEOUT: Duration = Duration::from_secs(30);
+
+/// How the service is started.
+#[derive(Clone, Debug)]
+pub struct ServicePlan {
+    /// Policy of the pool `default`; `None` starts it without a config file, as the README does.
+    pub policy: Option<&'static str>,
+    /// Milliseconds between probes; 0 probes never.
+    pub probe_interval_ms: u64,
+}
+
+impl Default for ServicePlan {
+    fn default() -> Self {
+        Self { policy: None, probe_interval_ms: 1000 }
+    }
+}
+
+/// A running service.
+#[derive(Debug)]
+pub struct Service {
+    child: Child,
+    data: SocketAddr,
+    control: SocketAddr,
+    http: reqwest::Client,
+}
+
+/// An answer of the control API.
+#[derive(Clone, Debug)]
+pub struct Said {
+    /// HTTP status.
+    pub status: u16,
+    /// JSON body; null when empty.
+    pub body: Value,
+}
+
+impl Service {
+    /// Starts it in `folder`; returns once it listens.
+    ///
+    /// # Errors
+    /// It is not built or ended at once: with what it printed.
+    pub async fn start(folder: &Path, plan: &ServicePlan) -> Result<Self> {
+        let at = folder.join("service.addr");
+        let mut command = Command::new(artifacts::program("rankpin")?);
+        command.args(["serve", "--data", "127.0.0.1:0", "--control", "127.0.0.1:0", "--addr-file"]).arg(&at);
+        command.args(["--probe-interval-ms", &plan.probe_interval_ms.to_string()]);
+        command.arg("--state-dir").arg(folder.join("state"));
+        if let Some(policy) = plan.policy {
+            let file = folder.join("service.json");
+            let config = json!({"pools": [{"name": "default", "policy": policy, "affinity": "hard"}]});
+            std::fs::write(&file, config.to_string())?;
+            command.arg("--config").arg(file);
+        }
+        let mut child = Child::spawn("rankpin", command, &folder.join("service.log"))?;
+        let looked = wait_for("the service's addresses", async || {
+            child.check_running().and_then(|()| read_addresses(&at)).transpose()
+        });
+        let (data, control) = looked.await??;
+        let http = reqwest::Client::builder().no_proxy().timeout(TIMEOUT).build()?;
+        Ok(Self { child, data, control, http })
+    }
+
+    /// Where filters and Envoy ask.
+    #[must_use]
+    pub fn data(&self) -> SocketAddr {
+        self.data
+    }
+
+    /// Where operators ask.
+    #[must_use]
+    pub fn control(&self) -> SocketAddr {
+        self.control
+    }
+
+    /// Everything it printed.
+    #[must_use]
+    pub fn log(&self) -> String {
+        self.child.output()
+    }
+
+    /// Kills it, as a crash would.
+    pub fn kill(&mut self) {
+        self.child.kill();
+    }
+
+    /// One call of the control API.
+    ///
+    /// # Errors
+    /// The service does not answer.
+    pub async fn call(&self, method: &str, path: &str, body: Option<&str>) -> Result<Said> {
+        let method = reqwest::Method::from_bytes(method.as_bytes())?;
+        let mut request = self.http.request(method, format!("http://{}{path}", self.control));
+        if let Some(body) = body {
+            request = request.header("content-type", "application/json").body(body.to_owned());
+        }
+        let answer = request.send().await.context("the service's control listener does not answer")?;
+        let status = answer.status().as_u16();
+        let text = answer.text().await?;
+        Ok(Said { status, body: serde_json::from_str(&text).unwrap_or(Value::Null) })
+    }
+
+    /// Declares an engine as the worker of its name.
+    ///
+    /// # Errors
+    /// The service refuses it.
+    pub async fn register(&self, engine: &Engine) -> Result<()> {
+        let said =
+            self.call("PUT", &format!("/v1/workers/{}", engine.name()), Some(&engine.declaration())).await?;
+        ensure!((200..300).contains(&said.status), "worker {} is refused: {said:?}", engine.name());
+        Ok(())
+    }
+
+    /// Removes a worker.
+    ///
+    /// # Errors
+    /// The service refuses.
+    pub async fn remove(&self, id: &str) -> Result<()> {
+        let said = self.call("DELETE", &format!("/v1/workers/{id}"), None).await?;
+        ensure!(said.status == 204, "worker {id} is not removed: {said:?}");
+        Ok(())
+    }
+
+    /// State of a worker as the service sees it, in its word; `gone` when there is none.
+    ///
+    /// # Errors
+    /// The service does not answer.
+    pub async fn worker_state(&self, id: &str) -> Result<String> {
+        let said = self.call("GET", &format!("/v1/workers/{id}"), None).await?;
+        Ok(said.body["state"].as_str().unwrap_or("gone").to_owned())
+    }
+
+    /// Ids of the workers that the filters of Envoy `node` are told of.
+    ///
+    /// # Errors
+    /// The service does not answer.
+    pub async fn topology(&self, node: &str) -> Result<Vec<String>> {
+        let said = self.call("GET", &format!("/v1/topology?node={node}"), None).await?;
+        let workers = said.body["topology"]["workers"].as_array().cloned().unwrap_or_default();
+        Ok(workers.iter().filter_map(|worker| worker["id"].as_str().map(str::to_owned)).collect())
+    }
+
+    /// The session of a key in pool `default` under an empty secret and scope.
+    ///
+    /// # Errors
+    /// The service does not answer.
+    pub async fn session(&self, key: &str) -> Result<Said> {
+        let id = session_id(b"", b"", "default", Phase::Aggregated, key.as_bytes());
+        self.call("GET", &format!("/v1/sessions/{id}"), None).await
+    }
+
+    /// Sum of a metric's samples with these labels (`key="value"`).
+    ///
+    /// # Errors
+    /// The service does not answer.
+    pub async fn metric(&self, name: &str, labels: &[&str]) -> Result<f64> {
+        let answer = self.http.get(format!("http://{}/metrics", self.control)).send().await?;
+        Ok(prometheus::sum(&answer.text().await?, name, labels))
+    }
+
+    /// How many `route` calls were answered so far.
+    ///
+    /// # Errors
+    /// The service does not answer.
+    pub async fn routes(&self) -> Result<u64> {
+        let labels = [r#"path="/v1/route""#, r#"method="POST""#];
+        let sum = self.metric("rankpin_http_requests_total", &labels).await?;
+        Ok(sum as u64)
+    }
+}
+
+fn read_addresses(file: &Path) -> Result<Option<(SocketAddr, SocketAddr)>> {
+    let Ok(text) = std::fs::read_to_string(file) else { return Ok(None) };
+    let value: Value = serde_json::from_str(&text)?;
+    let address = |name: &str| -> Result<SocketAddr> {
+        Ok(value[name].as_str().with_context(|| format!("no address {name} in {text}"))?.parse()?)
+    };
+    Ok(Some((address("data")?, address("control")?)))
+}

@@ -1,0 +1,227 @@
+//! A whole installation for one test: engines, the service that knows them, Envoys in front; ready when it returns.
+
+use anyhow::{Context, Result, ensure};
+
+use crate::bootstrap::{Bootstrap, Steering};
+use crate::client::Client;
+use crate::engine::{Engine, EngineSpec};
+use crate::envoy::Envoy;
+use crate::scratch::Scratch;
+use crate::service::{Service, ServicePlan};
+use crate::wait::wait_for;
+
+/// Far above anything a slow machine needs: no test depends on its speed.
+pub const ROUTE_DEADLINE_MS: u64 = 5000;
+
+/// A change of the shipped config that one test makes.
+type Edit = Box<dyn FnOnce(&mut Bootstrap) -> Result<()> + Send>;
+
+/// What to start.
+pub struct WorldPlan {
+    steering: Steering,
+    service: ServicePlan,
+    engines: Vec<EngineSpec>,
+    envoys: usize,
+    threads: u32,
+    edit: Option<Edit>,
+    warm: bool,
+}
+
+impl WorldPlan {
+    /// These engines, all declared, behind one Envoy of two threads.
+    #[must_use]
+    pub fn new(steering: Steering, engines: &[EngineSpec]) -> Self {
+        let service = ServicePlan::default();
+        Self { steering, service, engines: engines.to_vec(), envoys: 1, threads: 2, edit: None, warm: true }
+    }
+
+    /// Pool `default` has this policy, by a config file.
+    #[must_use]
+    pub fn policy(mut self, policy: &'static str) -> Self {
+        self.service.policy = Some(policy);
+        self
+    }
+
+    /// Probes come this often.
+    #[must_use]
+    pub fn probes_every_ms(mut self, ms: u64) -> Self {
+        self.service.probe_interval_ms = ms;
+        self
+    }
+
+    /// So many Envoys.
+    #[must_use]
+    pub fn envoys(mut self, count: usize) -> Self {
+        self.envoys = count;
+        self
+    }
+
+    /// Threads of each Envoy.
+    #[must_use]
+    pub fn threads(mut self, count: u32) -> Self {
+        self.threads = count;
+        self
+    }
+
+    /// Changes the shipped config.
+    #[must_use]
+    pub fn edit(mut self, edit: impl FnOnce(&mut Bootstrap) -> Result<()> + Send + 'static) -> Self {
+        self.edit = Some(Box::new(edit));
+        self
+    }
+
+    /// Does not wait until requests are placed: the filter is edited away, or there is nobody to place on.
+    #[must_use]
+    pub fn cold(mut self) -> Self {
+        self.warm = false;
+        self
+    }
+
+    /// Starts it all.
+    ///
+    /// # Errors
+    /// Some part is missing or does not start.
+    pub async fn start(self) -> Result<World> {
+        let scratch = Scratch::new()?;
+        let service = Service::start(scratch.path(), &self.service).await?;
+        let mut world = World { engines: Vec::new(), service, envoys: Vec::new(), scratch };
+        for spec in self.engines {
+            let engine = Engine::start(world.scratch.path(), spec).await?;
+            world.service.register(&engine).await?;
+            world.engines.push(engine);
+        }
+        let mut bootstrap = Bootstrap::shipped(self.steering)?;
+        world.point(&mut bootstrap)?;
+        if let Some(edit) = self.edit {
+            edit(&mut bootstrap)?;
+        }
+        for index in 0..self.envoys {
+            let name = World::node(index);
+            bootstrap.node(&name);
+            world.envoys.push(Envoy::start(&name, world.scratch.path(), &bootstrap, self.threads).await?);
+        }
+        if self.warm {
+            world.warm().await?;
+        }
+        Ok(world)
+    }
+}
+
+/// A running installation.
+#[derive(Debug)]
+pub struct World {
+    /// The Envoys; fields are dropped in this order, clients' side first.
+    pub envoys: Vec<Envoy>,
+    /// The service.
+    pub service: Service,
+    /// The engines, in the plan's order.
+    pub engines: Vec<Engine>,
+    /// Its folder; last, so that logs are whole when it is kept.
+    pub scratch: Scratch,
+}
+
+impl World {
+    /// `node.id` of the Envoy at `index`.
+    #[must_use]
+    pub fn node(index: usize) -> String {
+        format!("envoy-{index}")
+    }
+
+    /// The first Envoy.
+    ///
+    /// # Panics
+    /// There is none.
+    #[must_use]
+    pub fn envoy(&self) -> &Envoy {
+        &self.envoys[0]
+    }
+
+    /// A client of the first Envoy that keeps its connections.
+    ///
+    /// # Panics
+    /// It cannot be made.
+    #[must_use]
+    pub fn client(&self) -> Client {
+        Client::new(self.envoy().address()).expect("an HTTP client")
+    }
+
+    /// The engine of that name.
+    ///
+    /// # Panics
+    /// There is none.
+    #[must_use]
+    pub fn engine(&self, name: &str) -> &Engine {
+        self.engines.iter().find(|engine| engine.name() == name).expect("an engine of that name")
+    }
+
+    /// Starts one more engine, not declared yet.
+    ///
+    /// # Errors
+    /// It does not start.
+    pub async fn add_engine(&mut self, spec: EngineSpec) -> Result<&Engine> {
+        let engine = Engine::start(self.scratch.path(), spec).await?;
+        self.engines.push(engine);
+        self.engines.last().context("just added")
+    }
+
+    /// Makes every engine forget what it was asked.
+    ///
+    /// # Errors
+    /// One does not answer.
+    pub async fn forget(&self) -> Result<()> {
+        for engine in &self.engines {
+            engine.forget().await?;
+        }
+        Ok(())
+    }
+
+    /// Names of all engines, sorted.
+    #[must_use]
+    pub fn names(&self) -> Vec<String> {
+        let mut names: Vec<String> = self.engines.iter().map(|engine| engine.name().to_owned()).collect();
+        names.sort();
+        names
+    }
+
+    /// Puts the running parts' addresses into a shipped config.
+    fn point(&self, bootstrap: &mut Bootstrap) -> Result<()> {
+        let address = |engine: &Engine| (engine.name().to_owned(), engine.address());
+        bootstrap.service(self.service.data())?;
+        bootstrap.workers(&self.engines.iter().map(address).collect::<Vec<_>>())?;
+        bootstrap.route_deadline(ROUTE_DEADLINE_MS)
+    }
+
+    /// Until each Envoy places sessions on every worker.
+    async fn warm(&self) -> Result<()> {
+        for index in 0..self.envoys.len() {
+            self.warm_one(index, &self.names()).await?;
+        }
+        self.forget().await
+    }
+
+    /// Until the Envoy at `index` places new sessions on each of `workers`: only then its filter knows them.
+    ///
+    /// # Errors
+    /// It does not come to that in time.
+    pub async fn warm_one(&self, index: usize, workers: &[String]) -> Result<()> {
+        let (envoy, node) = (&self.envoys[index], Self::node(index));
+        let what = format!("{node} to place sessions on {workers:?}");
+        let client = Client::new(envoy.address())?;
+        let mut served = std::collections::BTreeSet::new();
+        let mut count = 0_u32;
+        wait_for(&what, async || {
+            count += 1;
+            let unplaced = envoy.requests("no_topology").await.ok()?;
+            let turn = client.chat(Some(&format!("warm-{node}-{count}")), "warm").await.ok()?;
+            let placed = turn.status == 200 && envoy.requests("no_topology").await.ok()? == unplaced;
+            if let Some(slot) = turn.slot().filter(|_| placed) {
+                served.insert(slot.worker);
+            }
+            workers.iter().all(|worker| served.contains(worker)).then_some(())
+        })
+        .await
+        .with_context(|| format!("served by {served:?} after {count} tries"))?;
+        ensure!(envoy.requests("route_timeout").await? == 0, "a route call timed out while warming up");
+        Ok(())
+    }
+}
