@@ -250,7 +250,7 @@ pub(crate) fn respond(status: u32, headers: &[(&str, &str)], body: &[u8]) {
 /// A header map as the ABI wants it: count, sizes, then NUL-ended texts.
 fn pairs(headers: &[(&str, &str)]) -> Vec<u8> {
     let mut out = Vec::new();
-    let mut size =
+    let size =
         |n: usize, out: &mut Vec<u8>| out.extend_from_slice(&u32::try_from(n).unwrap_or(0).to_le_bytes());
     size(headers.len(), &mut out);
     for (name, value) in headers {
