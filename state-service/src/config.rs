@@ -79,7 +79,8 @@ fn document(value: &Value, faults: &mut Faults) -> Option<ServiceConfig> {
     Some(ServiceConfig { pools, other_pools: OtherPools::Refused, workers })
 }
 
-const POLICIES: &[(&str, Policy)] = &[("least_loaded", Policy::LeastLoaded), ("session_hash", Policy::SessionHash)];
+const POLICIES: &[(&str, Policy)] =
+    &[("least_loaded", Policy::LeastLoaded), ("session_hash", Policy::SessionHash)];
 const AFFINITIES: &[(&str, Affinity)] = &[("hard", Affinity::Hard), ("off", Affinity::Off)];
 
 fn pools(values: &[Value], faults: &mut Faults) -> Vec<PoolInfo> {

@@ -178,8 +178,13 @@ fn endpoint(value: &Value, path: &str, engine: Engine, faults: &mut Faults) -> O
     let dp_start = fields.number(faults, "dp_start", 0..=DP_START_MAX, 0);
     let dp_size = fields.number(faults, "dp_size", 1..=RANKS_MAX, 1);
     if rank_numbering == RankNumbering::None && dp_size > 1 {
-        let problem = format!("{dp_size} ranks behind one endpoint cannot be told apart without a rank header");
-        faults.add(&fields.at("dp_size"), problem, "1 when rank_numbering is none (the default of trtllm and custom)");
+        let problem =
+            format!("{dp_size} ranks behind one endpoint cannot be told apart without a rank header");
+        faults.add(
+            &fields.at("dp_size"),
+            problem,
+            "1 when rank_numbering is none (the default of trtllm and custom)",
+        );
     }
     let tls = tls(&mut fields, faults);
     fields.close(faults);

@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 /// Longest host name in bytes (RFC 1035).
-pub const HOST_BYTES_MAX: usize = 253;
+const HOST_BYTES_MAX: usize = 253;
 
 /// Where an endpoint is dialled.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -50,7 +50,8 @@ impl Address {
         let (host, port) = text.rsplit_once(':').ok_or(AddressError::NoPort)?;
         let host = parse_host(host)?;
         let digits = !port.is_empty() && port.bytes().all(|b| b.is_ascii_digit());
-        let port = digits.then(|| port.parse().ok()).flatten().filter(|p| *p != 0).ok_or(AddressError::Port)?;
+        let port =
+            digits.then(|| port.parse().ok()).flatten().filter(|p| *p != 0).ok_or(AddressError::Port)?;
         Ok(Self { host, port })
     }
 
@@ -86,7 +87,9 @@ fn parse_host(text: &str) -> Result<Host, AddressError> {
     }
     // All digits and dots is a mistyped IPv4, not a name.
     let label = |l: &str| {
-        !l.is_empty() && l.len() <= 63 && l.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_')
+        !l.is_empty()
+            && l.len() <= 63
+            && l.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_')
     };
     let name = text.len() <= HOST_BYTES_MAX
         && text.split('.').all(label)

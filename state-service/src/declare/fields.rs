@@ -8,7 +8,7 @@ use std::fmt;
 use std::ops::RangeInclusive;
 
 /// Most faults kept of one document; one more line says that there were others.
-pub const FAULTS_MAX: usize = 64;
+const FAULTS_MAX: usize = 64;
 
 /// One thing wrong with a document.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -73,7 +73,9 @@ impl Faults {
 
 /// The document as JSON.
 pub(crate) fn json(body: &[u8], faults: &mut Faults) -> Option<Value> {
-    serde_json::from_slice(body).map_err(|e| faults.add("", format!("is not JSON: {e}"), "a JSON object")).ok()
+    serde_json::from_slice(body)
+        .map_err(|e| faults.add("", format!("is not JSON: {e}"), "a JSON object"))
+        .ok()
 }
 
 /// One object being read. Every field asked for is known; [`Fields::close`] refuses the rest.
@@ -112,7 +114,12 @@ impl<'a> Fields<'a> {
         text
     }
 
-    pub(crate) fn short_text(&mut self, faults: &mut Faults, name: &'static str, max: usize) -> Option<String> {
+    pub(crate) fn short_text(
+        &mut self,
+        faults: &mut Faults,
+        name: &'static str,
+        max: usize,
+    ) -> Option<String> {
         let text = self.text(faults, name)?;
         check_length(&self.at(name), text, max, faults).then(|| text.to_owned())
     }
@@ -184,7 +191,13 @@ impl<'a> Fields<'a> {
         )
     }
 
-    pub(crate) fn list(&mut self, faults: &mut Faults, name: &'static str, min: usize, max: usize) -> &'a [Value] {
+    pub(crate) fn list(
+        &mut self,
+        faults: &mut Faults,
+        name: &'static str,
+        min: usize,
+        max: usize,
+    ) -> &'a [Value] {
         let values = match self.take(name) {
             None => &[],
             Some(Value::Array(values)) => values.as_slice(),

@@ -166,6 +166,11 @@ impl Health {
         }
     }
 
+    /// A worker declared anew elsewhere is still being drained.
+    pub(super) const fn keep_drain(&mut self, of: &Self) {
+        self.drain = of.drain;
+    }
+
     pub(super) const fn is_draining(&self) -> bool {
         !matches!(self.drain, Drain::No)
     }

@@ -5,32 +5,32 @@ use routing::contract::PoolInfo;
 use routing::time::Millis;
 
 /// Most owners remembered of one hold. A joiner past it goes to the same slot and may commit; its failure is not seen.
-pub const OWNERS_MAX: usize = 1024;
+pub(super) const OWNERS_MAX: usize = 1024;
 /// Most reservations of one VM. Past it the oldest no longer counts as load.
-pub const RESERVATIONS_MAX: usize = 4096;
+pub(super) const RESERVATIONS_MAX: usize = 4096;
 /// Most slots in one VM's report of requests in flight. Past it the rest does not count as load.
-pub const IN_FLIGHT_SLOTS_MAX: usize = 16_384;
+pub(super) const IN_FLIGHT_SLOTS_MAX: usize = 16_384;
 /// Most moves in one answer to a watch. The rest follows at once in the next one.
-pub const WATCH_MOVES_MAX: usize = 4096;
+pub(super) const WATCH_MOVES_MAX: usize = 4096;
 /// Other workers named in an answer to a route.
-pub const ALTERNATES_MAX: usize = 3;
+pub(super) const ALTERNATES_MAX: usize = 3;
 /// Candidates looked at for alternates: a window of a large pool that starts where the session's id says.
-pub const ALTERNATES_WINDOW: usize = 64;
+pub(super) const ALTERNATES_WINDOW: usize = 32;
 /// Most entries that one tick forgets; the rest is judged when it is read, and forgotten by the next ticks.
-pub const EXPIRED_PER_TICK_MAX: usize = 16_384;
+pub(super) const EXPIRED_PER_TICK_MAX: usize = 16_384;
 /// A version above it is no version any of us gave: ignored, so that one bad number cannot end all counting.
-pub const SEQ_MAX: u64 = 1 << 62;
+pub(super) const SEQ_MAX: u64 = 1 << 62;
 
 /// Probe failures in a row that make a worker [`routing::contract::WorkerState::Down`].
-pub const PROBE_FAILURES_DOWN: u32 = 3;
+pub(super) const PROBE_FAILURES_DOWN: u32 = 3;
 /// Probe successes in a row that bring it back.
-pub const PROBE_SUCCESSES_UP: u32 = 2;
+pub(super) const PROBE_SUCCESSES_UP: u32 = 2;
 /// Connection failures in a row on one slot that make its worker suspect.
-pub const CONNECTION_FAILURES_SUSPECT: u32 = 2;
+pub(super) const CONNECTION_FAILURES_SUSPECT: u32 = 2;
 /// Answers 5xx in a row on one slot that make its worker suspect.
-pub const STATUS_FAILURES_SUSPECT: u32 = 3;
+pub(super) const STATUS_FAILURES_SUSPECT: u32 = 3;
 /// Probe successes in a row that clear a suspect to which nobody sends anything any more.
-pub const PROBE_SUCCESSES_CLEAR: u32 = 10;
+pub(super) const PROBE_SUCCESSES_CLEAR: u32 = 10;
 
 /// What the state is built with.
 #[derive(Clone, Debug, PartialEq, Eq)]

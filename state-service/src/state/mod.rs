@@ -5,10 +5,20 @@
 //! sorted collections only and break ties by id or by the draw they were given.
 
 mod binding;
+mod choice;
 mod command;
 mod counters;
+mod fleet;
 mod health;
 mod limits;
+mod nodes;
+mod report;
+mod route;
+mod sessions;
+#[cfg(test)]
+mod tests;
+mod vms;
+mod watch;
 mod workers;
 
 pub use command::{Command, Declared, Effect, Readiness, Reply, StateError, XdsResource};
@@ -16,10 +26,16 @@ pub use counters::Counters;
 pub use limits::{Limits, StateConfig};
 pub use workers::{Endpoint, Worker, cluster_name};
 
-use routing::contract::{Fleet, PoolInfo, Target, Topology};
+use binding::Slot;
+use limits::EXPIRED_PER_TICK_MAX;
+use nodes::Nodes;
+use routing::contract::{Fleet, PoolInfo, Target};
 use routing::id::{Epoch, PoolName, RankHash, SessionId, Version, WorkerId};
 use routing::time::{Millis, Timestamp};
+use sessions::Table;
 use std::collections::BTreeMap;
+use vms::Vms;
+use watch::MoveLog;
 use workers::Workers;
 
 /// Everything the service knows.
@@ -27,10 +43,32 @@ use workers::Workers;
 pub struct State {
     epoch: Epoch,
     config: StateConfig,
-    workers: Workers,
-    pools: BTreeMap<PoolName, PoolInfo>,
-    fleet: Fleet,
     counters: Counters,
+    pools: BTreeMap<PoolName, PoolInfo>,
+    workers: Workers,
+    /// Version of what xDS serves.
+    xds: u64,
+    nodes: Nodes,
+    /// Last version given to any view of the topology.
+    views: u64,
+    /// Version of the topology as such; a node's own view may be newer.
+    topology: u64,
+    fleet: Fleet,
+    fleet_at: Timestamp,
+    /// A worker's state or the set of workers changed since `fleet`.
+    fleet_stale: bool,
+    /// Load may have changed since `fleet`.
+    load_changed: bool,
+    /// Earliest deadline of a running drain.
+    next_drain: Option<Timestamp>,
+    vms: Vms,
+    sessions: Table,
+    moves: MoveLog,
+    /// Highest sequence of any version given here.
+    clock: u64,
+    next_hold: u64,
+    /// Watchers have something new since the last command.
+    news: bool,
 }
 
 /// One session as an operator may see it: never its key.
@@ -88,20 +126,77 @@ impl State {
     #[must_use]
     pub fn new(epoch: Epoch, config: StateConfig) -> Self {
         let pools = config.pools().iter().map(|p| (p.name.clone(), p.clone())).collect();
+        let sessions = Table::new(config.limits.sessions_max, config.limits.tombstones_max);
         Self {
             epoch,
             config,
-            workers: Workers::default(),
-            pools,
-            fleet: Fleet::default(),
             counters: Counters::default(),
+            pools,
+            workers: Workers::default(),
+            // Versions start at 1: 0 is what a caller has that has nothing.
+            xds: 1,
+            nodes: Nodes::default(),
+            views: 1,
+            topology: 1,
+            fleet: Fleet { version: 1, workers: Vec::new() },
+            fleet_at: Timestamp::default(),
+            fleet_stale: false,
+            load_changed: false,
+            next_drain: None,
+            vms: Vms::default(),
+            sessions,
+            moves: MoveLog::default(),
+            clock: 0,
+            next_hold: 0,
+            news: false,
         }
     }
 
     /// Does one thing. `now` must not go backwards; effects are appended to `out`.
     pub fn apply(&mut self, now: Timestamp, command: Command, out: &mut Vec<Effect>) -> Reply {
-        let _ = (now, command, out);
-        Reply::Done
+        self.end_drains(now);
+        let reply = self.dispatch(now, command, out);
+        self.settle_fleet(now);
+        if std::mem::take(&mut self.news) {
+            out.push(Effect::Changed);
+        }
+        reply
+    }
+
+    fn dispatch(&mut self, now: Timestamp, command: Command, out: &mut Vec<Effect>) -> Reply {
+        match command {
+            Command::PutWorker { spec } => {
+                self.put_worker(spec, out).map_or_else(Reply::Refused, Reply::Declared)
+            }
+            Command::RemoveWorker { id } => done(self.remove_worker(&id, out)),
+            Command::DrainWorker { id, deadline } => done(self.drain_worker(now, &id, deadline)),
+            Command::ResumeWorker { id } => done(self.resume_worker(&id)),
+            Command::Resolved { worker, endpoint, address } => {
+                done(self.resolved(&worker, endpoint, address))
+            }
+            Command::Probe { worker, endpoint, healthy } => done(self.probe(&worker, endpoint, healthy)),
+            Command::Route { request, draw } => Reply::Route(self.route(now, request, draw)),
+            Command::Report(report) => done(Ok(self.report(now, report))),
+            Command::Watch { query, salt } => Reply::Watch(self.watch(&query, salt)),
+            Command::ReleaseSession { id } => done(self.release_by_hand(now, id)),
+            Command::NodeAck { node, resource, version } => {
+                done(Ok(self.node_ack(now, &node, resource, version)))
+            }
+            Command::Expire => done(Ok(self.expire(now))),
+        }
+    }
+
+    fn expire(&mut self, now: Timestamp) {
+        let (sessions, tombstones) = self.sessions.expire(now, EXPIRED_PER_TICK_MAX);
+        self.counters.sessions_expired += sessions;
+        self.counters.tombstones_expired += tombstones;
+        self.counters.nodes_expired += self.nodes.expire(now, &self.config.limits);
+        let dead = self.vms.expire(now, &self.config.limits, &mut self.workers);
+        if !dead.is_empty() {
+            self.counters.vms_expired += u64::try_from(dead.len()).unwrap_or(u64::MAX);
+            self.counters.holds_orphaned += self.sessions.bury_owners(&dead);
+            self.load_changed = true;
+        }
     }
 
     /// This life.
@@ -126,12 +221,6 @@ impl State {
         self.pools.values()
     }
 
-    /// What one Envoy may use now; an empty or unknown node sees everything.
-    #[must_use]
-    pub fn topology_for(&self, _node: &str) -> Topology {
-        Topology::default()
-    }
-
     /// States and load.
     #[must_use]
     pub const fn fleet(&self) -> &Fleet {
@@ -147,24 +236,63 @@ impl State {
     /// How much there is of everything that grows.
     #[must_use]
     pub fn sizes(&self) -> Sizes {
-        Sizes::default()
+        Sizes {
+            sessions: self.sessions.live_len(),
+            holds: self.sessions.held_len(),
+            tombstones: self.sessions.graves_len(),
+            workers: self.workers.len(),
+            vms: self.vms.len(),
+            nodes: self.nodes.len(),
+            moves: self.moves.len(),
+        }
     }
 
     /// Grows with every change of what xDS serves.
     #[must_use]
     pub const fn xds_version(&self) -> u64 {
-        0
+        self.xds
     }
 
-    /// One session.
+    /// Requests in flight on one slot of a worker, as last reported by all VMs.
     #[must_use]
-    pub fn session(&self, _now: Timestamp, _id: SessionId) -> Option<SessionView> {
-        None
+    pub fn in_flight_on(&self, target: &Target) -> u64 {
+        let worker = self.workers.by_id(&target.worker);
+        worker.map_or(0, |worker| self.vms.in_flight_on(worker.slot_of(target.rank)))
+    }
+
+    /// One session; `None` when it is unknown or its time is over.
+    #[must_use]
+    pub fn session(&self, now: Timestamp, id: SessionId) -> Option<SessionView> {
+        let session = self.sessions.by_id(id)?;
+        let target = |slot: Slot| Some(self.workers.by_hash(slot.worker)?.target(slot));
+        let view = |state, slot: Option<Slot>, version, expires_in| SessionView {
+            id,
+            rank_hash: session.rank_hash,
+            state,
+            target: slot.and_then(target),
+            version,
+            expires_in,
+        };
+        if let Some(hold) = &session.hold {
+            let state = SessionState::Held { owners: hold.owners.len() };
+            return Some(view(state, Some(hold.slot), hold.version, Millis(0)));
+        }
+        let record = session.record.filter(|record| !record.is_expired(now))?;
+        let state = if record.slot().is_some() { SessionState::Bound } else { SessionState::Released };
+        Some(view(state, record.slot(), record.version, record.deadline.since(now)))
     }
 
     /// Whether requests can be placed.
     #[must_use]
     pub fn ready(&self) -> Readiness {
-        Readiness::NoWorker
+        match (self.workers.iter().next(), self.workers.iter().any(Worker::is_usable)) {
+            (None, _) => Readiness::NoWorker,
+            (Some(_), false) => Readiness::AllDown,
+            (Some(_), true) => Readiness::Ready,
+        }
     }
+}
+
+fn done(result: Result<(), StateError>) -> Reply {
+    result.map_or_else(Reply::Refused, |()| Reply::Done)
 }

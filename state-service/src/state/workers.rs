@@ -49,9 +49,9 @@ pub struct Endpoint {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct WorkerLoad {
     /// Sum of the last reports of all VMs.
-    pub(super) reported: u32,
+    pub(super) reported: u64,
     /// Choices not yet covered by a report.
-    pub(super) reserved: u32,
+    pub(super) reserved: u64,
 }
 
 /// A worker's look under an older xDS version.
@@ -101,13 +101,13 @@ impl Worker {
 
     /// Requests in flight as last reported by all VMs.
     #[must_use]
-    pub const fn in_flight(&self) -> u32 {
-        self.load.reported
+    pub fn in_flight(&self) -> u32 {
+        u32::try_from(self.load.reported).unwrap_or(u32::MAX)
     }
 
     /// Choices made that no report covers yet.
     #[must_use]
-    pub const fn reserved(&self) -> u32 {
+    pub const fn reserved(&self) -> u64 {
         self.load.reserved
     }
 
@@ -140,6 +140,11 @@ impl Worker {
     /// How a binding to this worker travels.
     pub(super) fn target(&self, slot: Slot) -> Target {
         Target { worker: self.spec.id.clone(), rank: slot.rank().filter(|_| self.spec.rank_count() > 1) }
+    }
+
+    /// How it looks now, to be kept when that changes.
+    pub(super) fn as_before(&self) -> Box<Before> {
+        Box::new(Before { info: self.info(), since: self.since })
     }
 
     pub(super) fn info(&self) -> WorkerInfo {

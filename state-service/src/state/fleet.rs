@@ -1,0 +1,260 @@
+//! Declaring, removing, draining and observing workers; versions of what the fleet is told.
+//!
+//! Owns which declarations are taken. Sessions are left alone: they are judged when they are next routed.
+
+use super::State;
+use super::command::{Declared, Effect, StateError};
+use super::health::Observation;
+use super::workers::{Worker, cluster_name};
+use crate::config::{OtherPools, pool_with_defaults};
+use crate::declare::{POOL_DEFAULT, WorkerSpec};
+use routing::contract::{WorkerState, WorkerStatus};
+use routing::hash::worker_hash;
+use routing::id::{PoolName, WorkerId};
+use routing::time::{Millis, Timestamp};
+use std::net::SocketAddr;
+
+impl State {
+    pub(super) fn put_worker(
+        &mut self,
+        spec: WorkerSpec,
+        out: &mut Vec<Effect>,
+    ) -> Result<Declared, StateError> {
+        if self.workers.by_id(&spec.id).is_some_and(|known| known.spec == spec) {
+            return Ok(Declared::Unchanged);
+        }
+        self.check_declaration(&spec)?;
+        self.spring_up(&spec.pool)?;
+        let id = spec.id.clone();
+        self.bump_xds();
+        let mut worker = Worker::new(spec, self.xds);
+        let known = self.workers.by_id(&id);
+        match known {
+            Some(known) => take_over(&mut worker, known),
+            None => worker.load = self.vms.load_of(worker.hash),
+        }
+        let declared = if known.is_some() { Declared::Replaced } else { Declared::Created };
+        self.workers.put(worker);
+        self.drop_empty_pools();
+        self.fleet_stale = true;
+        out.extend([Effect::PersistWorkers, Effect::WorkerUp(id)]);
+        Ok(declared)
+    }
+
+    fn check_declaration(&self, spec: &WorkerSpec) -> Result<(), StateError> {
+        let max = self.config.limits.workers_max;
+        if self.workers.len() >= max && self.workers.by_id(&spec.id).is_none() {
+            return Err(StateError::TooManyWorkers { max });
+        }
+        let hash = worker_hash(&spec.id);
+        if let Some(other) = self.workers.by_hash(hash).filter(|other| other.spec.id != spec.id) {
+            return Err(StateError::HashTaken { id: spec.id.clone(), other: other.spec.id.clone() });
+        }
+        for other in self.workers.iter().filter(|other| other.spec.id != spec.id) {
+            check_apart(spec, other)?;
+        }
+        Ok(())
+    }
+
+    fn spring_up(&mut self, pool: &PoolName) -> Result<(), StateError> {
+        if self.pools.contains_key(pool) {
+            return Ok(());
+        }
+        if self.config.service.other_pools == OtherPools::Refused {
+            let declared = self.pools.keys().map(PoolName::as_str).collect::<Vec<_>>().join(", ");
+            return Err(StateError::UnknownPool { pool: pool.clone(), declared });
+        }
+        let max = self.config.limits.pools_max;
+        if self.pools.len() >= max {
+            return Err(StateError::TooManyPools { max });
+        }
+        self.pools.insert(pool.clone(), pool_with_defaults(pool.clone()));
+        Ok(())
+    }
+
+    /// Pools that sprang up go with their last worker, so that names do not pile up.
+    fn drop_empty_pools(&mut self) {
+        if self.config.service.other_pools == OtherPools::Refused {
+            return;
+        }
+        let workers = &self.workers;
+        let used = |name: &PoolName| workers.iter().any(|worker| worker.spec.pool == *name);
+        self.pools.retain(|name, _| name.as_str() == POOL_DEFAULT || used(name));
+    }
+
+    pub(super) fn remove_worker(&mut self, id: &WorkerId, out: &mut Vec<Effect>) -> Result<(), StateError> {
+        self.workers.remove(id).ok_or_else(|| StateError::UnknownWorker { id: id.clone() })?;
+        self.bump_xds();
+        self.drop_empty_pools();
+        self.fleet_stale = true;
+        out.extend([Effect::PersistWorkers, Effect::WorkerGone(id.clone())]);
+        Ok(())
+    }
+
+    pub(super) fn drain_worker(
+        &mut self,
+        now: Timestamp,
+        id: &WorkerId,
+        deadline: Option<Millis>,
+    ) -> Result<(), StateError> {
+        let worker = self.worker_mut(id)?;
+        worker.health.start_drain(deadline.map(|after| now + after));
+        worker.health.expire_drain(now);
+        self.fleet_stale = true;
+        self.note_drains();
+        Ok(())
+    }
+
+    pub(super) fn resume_worker(&mut self, id: &WorkerId) -> Result<(), StateError> {
+        self.worker_mut(id)?.health.resume();
+        self.fleet_stale = true;
+        self.note_drains();
+        Ok(())
+    }
+
+    /// An address that another endpoint has is refused, and this endpoint then counts as unresolved.
+    pub(super) fn resolved(
+        &mut self,
+        id: &WorkerId,
+        endpoint: usize,
+        address: Option<SocketAddr>,
+    ) -> Result<(), StateError> {
+        let taken = address.and_then(|address| self.owner_of(address, id, endpoint));
+        let before = self.worker_mut(id)?.as_before();
+        let place = self.worker_mut(id)?.endpoints.get_mut(endpoint);
+        let place = place.ok_or_else(|| StateError::UnknownEndpoint { worker: id.clone(), endpoint })?;
+        let address_now = if taken.is_some() { None } else { address };
+        if place.resolved != address_now {
+            place.resolved = address_now;
+            self.bump_xds();
+            let since = self.xds;
+            let worker = self.worker_mut(id)?;
+            worker.since = since;
+            worker.before = Some(before);
+        }
+        match (taken, address) {
+            (Some(worker), Some(address)) => {
+                Err(StateError::AddressTaken { address: address.to_string(), worker })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Which worker dials `address` already, apart from this very endpoint.
+    fn owner_of(&self, address: SocketAddr, id: &WorkerId, endpoint: usize) -> Option<WorkerId> {
+        let dials = |worker: &Worker| {
+            let mut endpoints = worker.endpoints.iter().enumerate();
+            endpoints.any(|(i, e)| e.resolved == Some(address) && !(worker.spec.id == *id && i == endpoint))
+        };
+        self.workers.iter().find(|worker| dials(worker)).map(|worker| worker.spec.id.clone())
+    }
+
+    pub(super) fn probe(&mut self, id: &WorkerId, endpoint: usize, healthy: bool) -> Result<(), StateError> {
+        let worker = self.worker_mut(id)?;
+        if endpoint >= worker.endpoints.len() {
+            return Err(StateError::UnknownEndpoint { worker: id.clone(), endpoint });
+        }
+        self.observe(id, Observation::Probe { endpoint, healthy });
+        Ok(())
+    }
+
+    /// Tells a worker's health something; false when there is no such worker.
+    pub(super) fn observe(&mut self, id: &WorkerId, observation: Observation) -> bool {
+        let Some(worker) = self.workers.by_id_mut(id) else { return false };
+        let before = worker.state();
+        worker.health.observe(observation);
+        let after = worker.state();
+        if before != after {
+            self.fleet_stale = true;
+            self.counters.workers_down += u64::from(after == WorkerState::Down);
+            self.counters.workers_suspect += u64::from(after == WorkerState::Suspect);
+        }
+        true
+    }
+
+    fn worker_mut(&mut self, id: &WorkerId) -> Result<&mut Worker, StateError> {
+        self.workers.by_id_mut(id).ok_or_else(|| StateError::UnknownWorker { id: id.clone() })
+    }
+
+    fn bump_xds(&mut self) {
+        self.xds += 1;
+        self.views += 1;
+        self.topology = self.views;
+        self.news = true;
+    }
+
+    fn note_drains(&mut self) {
+        self.next_drain = self.workers.iter().filter_map(|w| w.health.drain_deadline()).min();
+    }
+
+    /// Drains end by themselves; looked at before every command, so that no command sees one that is over.
+    pub(super) fn end_drains(&mut self, now: Timestamp) {
+        if self.next_drain.is_some_and(|deadline| deadline <= now) {
+            self.fleet_stale |= self.workers.expire_drains(now);
+            self.note_drains();
+        }
+    }
+
+    /// Publishes a new fleet when a state changed, or when load did and the last one is old enough.
+    pub(super) fn settle_fleet(&mut self, now: Timestamp) {
+        let load_due = self.load_changed && now.since(self.fleet_at) >= self.config.limits.load_interval;
+        if !self.fleet_stale && !load_due {
+            return;
+        }
+        self.fleet_stale = false;
+        self.load_changed = false;
+        let workers: Vec<WorkerStatus> = self.workers.iter().map(status).collect();
+        if workers != self.fleet.workers {
+            self.fleet.workers = workers;
+            self.fleet.version += 1;
+            self.fleet_at = now;
+            self.news = true;
+        }
+    }
+}
+
+fn status(worker: &Worker) -> WorkerStatus {
+    WorkerStatus { id: worker.spec.id.clone(), state: worker.state(), in_flight: worker.in_flight() }
+}
+
+/// What a new declaration keeps of the old one: load and drain always, findings when the addresses are the same.
+fn take_over(worker: &mut Worker, known: &Worker) {
+    worker.load = known.load;
+    worker.before = Some(known.as_before());
+    for endpoint in &mut worker.endpoints {
+        let same = known.endpoints.iter().find(|e| e.spec.address == endpoint.spec.address);
+        endpoint.resolved = endpoint.resolved.or_else(|| same.and_then(|e| e.resolved));
+    }
+    let addresses = |spec: &WorkerSpec| spec.endpoints.iter().map(|e| e.address.clone()).collect::<Vec<_>>();
+    if addresses(&worker.spec) == addresses(&known.spec) {
+        worker.health = known.health.clone();
+    } else {
+        worker.health.keep_drain(&known.health);
+    }
+}
+
+fn check_apart(spec: &WorkerSpec, other: &Worker) -> Result<(), StateError> {
+    for endpoint in &spec.endpoints {
+        let same = |e: &super::Endpoint| {
+            e.spec.address == endpoint.address
+                || endpoint.address.socket().is_some_and(|socket| e.resolved == Some(socket))
+        };
+        if other.endpoints.iter().any(same) {
+            let address = endpoint.address.to_string();
+            return Err(StateError::AddressTaken { address, worker: other.spec.id.clone() });
+        }
+    }
+    check_clusters(spec, other)
+}
+
+/// `w.1` may be a worker of its own or the second endpoint of `w`, not both.
+fn check_clusters(spec: &WorkerSpec, other: &Worker) -> Result<(), StateError> {
+    let (ours, theirs) = (spec.id.as_str(), other.spec.id.as_str());
+    if !ours.starts_with(theirs) && !theirs.starts_with(ours) {
+        return Ok(());
+    }
+    let names: Vec<String> = (0..other.endpoints.len()).map(|i| cluster_name(&other.spec.id, i)).collect();
+    let clash =
+        (0..spec.endpoints.len()).map(|i| cluster_name(&spec.id, i)).find(|name| names.contains(name));
+    clash.map_or(Ok(()), |cluster| Err(StateError::ClusterTaken { cluster, worker: other.spec.id.clone() }))
+}

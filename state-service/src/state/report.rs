@@ -1,0 +1,309 @@
+//! What happened, as VMs tell it: commits, failures, touches, releases, slots; and releases by hand.
+//!
+//! Owns what each entry changes and which ones are too late to. Every entry carries the version or hold it belongs to, so
+//! any of them may come late, twice or out of order.
+
+use super::State;
+use super::binding::{Merged, Place, Record, Slot, merge};
+use super::choice::pins;
+use super::command::StateError;
+use super::health::Observation;
+use super::limits::IN_FLIGHT_SLOTS_MAX;
+use super::route::refresh;
+use super::sessions::{Owner, Session};
+use super::vms::{Freshness, VmId};
+use routing::contract::{Entry, InFlight, Move, PoolInfo, REPORT_ENTRIES_MAX, Report, SessionRef, Target};
+use routing::hash::worker_hash;
+use routing::id::{HoldId, PoolName, Rank, RequestId, SessionId, Version, WorkerId};
+use routing::time::Timestamp;
+use std::collections::BTreeMap;
+
+/// A commit as it came.
+struct Commit {
+    session: SessionRef,
+    hold: Option<HoldId>,
+    slot: Slot,
+    version: Version,
+}
+
+impl State {
+    pub(super) fn report(&mut self, now: Timestamp, report: Report) {
+        self.counters.reports += 1;
+        let vm = self.vms.seen(now, &report.caller, self.config.limits.vms_max);
+        self.counters.vms_refused += u64::from(vm.is_none());
+        let freshness =
+            vm.map_or(Freshness::Newer, |vm| self.take_in_flight(vm, report.seq, &report.in_flight));
+        self.counters.reports_old += u64::from(freshness == Freshness::Old);
+        let dropped = report.entries.len().saturating_sub(REPORT_ENTRIES_MAX);
+        self.counters.report_entries_dropped += u64::try_from(dropped).unwrap_or(u64::MAX);
+        for entry in report.entries.into_iter().take(REPORT_ENTRIES_MAX) {
+            // A report that comes twice must not make a slot look twice as bad.
+            let of_slot = matches!(entry, Entry::SlotFailed { .. } | Entry::SlotAnswered { .. });
+            if freshness == Freshness::Newer || !of_slot {
+                self.take_entry(now, vm, entry);
+            }
+        }
+    }
+
+    fn take_in_flight(&mut self, vm: VmId, seq: u64, in_flight: &[InFlight]) -> Freshness {
+        let mut slots: BTreeMap<Slot, u32> = BTreeMap::new();
+        for entry in in_flight.iter().take(IN_FLIGHT_SLOTS_MAX) {
+            let count = slots.entry(self.slot_of(&entry.target)).or_default();
+            *count = count.saturating_add(entry.count);
+        }
+        let dropped = in_flight.len().saturating_sub(IN_FLIGHT_SLOTS_MAX);
+        self.counters.in_flight_dropped += u64::try_from(dropped).unwrap_or(u64::MAX);
+        self.load_changed = true;
+        self.vms.report(vm, seq, slots.into_iter().collect(), &mut self.workers)
+    }
+
+    /// A target as it is kept; also for workers that are not declared (yet).
+    fn slot_of(&self, target: &Target) -> Slot {
+        let known = self.workers.by_id(&target.worker).map(|worker| worker.slot_of(target.rank));
+        known.unwrap_or_else(|| Slot::new(worker_hash(&target.worker), target.rank))
+    }
+
+    pub(super) fn take_entry(&mut self, now: Timestamp, vm: Option<VmId>, entry: Entry) {
+        match entry {
+            Entry::Committed { session, pool, hold, target, version, request: _ } => {
+                let unknown = self.workers.by_id(&target.worker).is_none();
+                self.counters.commit_unknown_worker += u64::from(unknown);
+                let commit = Commit { session, hold, slot: self.slot_of(&target), version };
+                self.committed(now, &pool, commit);
+            }
+            Entry::Failed { session, request, hold, pool: _ } => self.failed(vm, session.id, request, hold),
+            Entry::Touched { session, pool, version } => self.touched(now, session, &pool, version),
+            Entry::Released { session, pool, version } => self.released(now, session, &pool, version),
+            Entry::SlotFailed { target: Target { worker, rank }, failure, count } => {
+                let rank = self.known_rank(&worker, rank);
+                self.observe_slot(&worker, Observation::Failed { rank, failure, count });
+            }
+            Entry::SlotAnswered { target: Target { worker, rank } } => {
+                let rank = self.known_rank(&worker, rank);
+                self.observe_slot(&worker, Observation::Answered { rank });
+            }
+        }
+    }
+
+    /// Keeps runs of failures to ranks that exist.
+    fn known_rank(&self, worker: &WorkerId, rank: Option<Rank>) -> Option<Rank> {
+        rank.filter(|rank| self.workers.by_id(worker).is_some_and(|worker| worker.has_rank(Some(*rank))))
+    }
+
+    fn observe_slot(&mut self, worker: &WorkerId, observation: Observation) {
+        let known = self.observe(worker, observation);
+        self.counters.slot_unknown_worker += u64::from(!known);
+    }
+
+    fn committed(&mut self, now: Timestamp, pool: &PoolName, commit: Commit) {
+        let Some(pool) = self.pools.get(pool) else {
+            self.counters.commit_unknown_pool += 1;
+            return;
+        };
+        if !pins(pool) {
+            self.counters.commit_unstored += 1;
+            return;
+        }
+        let deadline = now + pool.ttl_ms;
+        if !self.plausible(commit.version) {
+            return;
+        }
+        let of_hold = self.version_of_hold(&commit);
+        let version = of_hold.unwrap_or(commit.version);
+        let before = self.sessions.by_id(commit.session.id).and_then(|s| s.record);
+        let theirs = Record { version, place: Place::Bound(commit.slot), deadline };
+        let Some(hold) = self.merge_record(commit.session, theirs) else { return };
+        let committed = of_hold.is_some() && hold == HoldEnd::Ended;
+        self.counters.holds_committed += u64::from(committed);
+        self.counters.holds_gave_way += u64::from(hold == HoldEnd::Ended && !committed);
+        self.tell_others(&commit, before);
+    }
+
+    /// The version a commit gets: that of the hold it names, whoever of its owners got the answer.
+    fn version_of_hold(&self, commit: &Commit) -> Option<Version> {
+        let id = commit.session.id;
+        let hold = self.sessions.by_id(id)?.hold.as_ref()?;
+        (commit.hold == Some(hold.id) || commit.version == hold.version).then_some(hold.version)
+    }
+
+    /// Joins a record into the table; `None` when there is no room for it. Anything newer ends a hold.
+    pub(super) fn merge_record(&mut self, session: SessionRef, theirs: Record) -> Option<HoldEnd> {
+        if !self.room_for(session.id) {
+            self.counters.commit_table_full += 1;
+            return None;
+        }
+        let (merged, hold) = self.sessions.edit(session.id, session.rank_hash, |s| join(s, theirs));
+        self.count_merge(merged);
+        if merged == Merged::EqualConflict {
+            let version = self.next_version(theirs.version.seq);
+            self.sessions.edit(session.id, session.rank_hash, |s| set_version(s, version));
+        }
+        Some(hold)
+    }
+
+    fn count_merge(&mut self, merged: Merged) {
+        let counter = match merged {
+            Merged::Inserted => &mut self.counters.merge_inserted,
+            Merged::Refreshed => &mut self.counters.merge_refreshed,
+            Merged::ReplacedNewer => &mut self.counters.merge_replaced_newer,
+            Merged::EqualConflict => &mut self.counters.merge_equal_conflict,
+            Merged::IgnoredConflict => &mut self.counters.merge_ignored_conflict,
+            Merged::IgnoredStale => &mut self.counters.merge_ignored_stale,
+        };
+        *counter += 1;
+    }
+
+    /// Publishes the binding when an Envoy is known to cache another: the committer's, or the one that was replaced.
+    fn tell_others(&mut self, commit: &Commit, before: Option<Record>) {
+        let Some(now) = self.sessions.by_id(commit.session.id).and_then(|s| s.record) else { return };
+        let committer_differs = (now.version, now.slot()) != (commit.version, Some(commit.slot));
+        let moved = before.is_some_and(|b| b.slot().is_some() && b.version != now.version);
+        if committer_differs || moved {
+            self.publish(commit.session, now);
+        }
+    }
+
+    pub(super) fn publish(&mut self, session: SessionRef, record: Record) {
+        let worker = |slot: Slot| Some(self.workers.by_hash(slot.worker)?.target(slot));
+        let target = record.slot().and_then(worker);
+        self.moves.push(Move { session, version: record.version, target }, self.config.limits.moves_max);
+        self.counters.moves_published += 1;
+        self.news = true;
+    }
+
+    fn failed(&mut self, vm: Option<VmId>, id: SessionId, request: RequestId, hold: Option<HoldId>) {
+        if let Some(vm) = vm {
+            self.vms.end_reservation(vm, request, &mut self.workers);
+        }
+        let owner = vm.map(|vm| Owner { vm, request });
+        let held = self.sessions.by_id(id).filter(|s| s.hold.is_some());
+        let (Some(owner), Some(rank_hash)) = (owner, held.map(|s| s.rank_hash)) else {
+            self.counters.failed_late += 1;
+            return;
+        };
+        match self.sessions.edit(id, rank_hash, |session| leave(session, owner, hold)) {
+            Left::NotOwned => self.counters.failed_late += 1,
+            Left::OthersRemain => {}
+            Left::RolledBack => self.counters.holds_rolled_back += 1,
+        }
+    }
+
+    fn touched(&mut self, now: Timestamp, session: SessionRef, pool: &PoolName, version: Version) {
+        let known = self.sessions.by_id(session.id).and_then(|s| s.record);
+        let (Some(record), Some(pool)) = (known, self.pools.get(pool)) else {
+            self.counters.touch_unknown += 1;
+            return;
+        };
+        match version.cmp(&record.version) {
+            std::cmp::Ordering::Less => self.counters.touch_late += 1,
+            std::cmp::Ordering::Greater => self.counters.touch_newer += 1,
+            // The version of a release is nobody's to touch: its deadline stays.
+            std::cmp::Ordering::Equal if record.slot().is_none() => self.counters.touch_late += 1,
+            std::cmp::Ordering::Equal => {
+                let deadline = now + pool.ttl_ms;
+                self.sessions.edit(session.id, session.rank_hash, |s| refresh(s, deadline));
+            }
+        }
+    }
+
+    fn released(&mut self, now: Timestamp, session: SessionRef, pool: &PoolName, version: Version) {
+        let known = self.sessions.by_id(session.id).and_then(|s| s.record);
+        let (Some(record), Some(pool)) = (known, self.pools.get(pool)) else {
+            self.counters.release_unknown += 1;
+            return;
+        };
+        if version < record.version || record.slot().is_none() {
+            self.counters.release_late += 1;
+            return;
+        }
+        let deadline = now + self.tombstone_ttl(pool);
+        if self.plausible(version) {
+            self.bury(session, version.seq, deadline, Concurrent::Stays);
+        }
+    }
+
+    fn tombstone_ttl(&self, pool: &PoolInfo) -> routing::time::Millis {
+        pool.ttl_ms.max(self.config.limits.tombstone_ttl)
+    }
+
+    /// Ends a session by hand, a hold included: its answers, when they come, are stale.
+    pub(super) fn release_by_hand(&mut self, now: Timestamp, id: SessionId) -> Result<(), StateError> {
+        let known = self
+            .sessions
+            .by_id(id)
+            .filter(|s| s.hold.is_some() || s.record.is_some_and(|r| r.slot().is_some()));
+        let Some(known) = known else { return Err(StateError::UnknownSession { prefix: id.prefix() }) };
+        let session = SessionRef { id, rank_hash: known.rank_hash };
+        let lives_until = known.record.map_or(now, |r| r.deadline);
+        let deadline = lives_until.max(now + self.config.limits.tombstone_ttl);
+        self.bury(session, known.seq(), deadline, Concurrent::Goes);
+        Ok(())
+    }
+
+    fn bury(&mut self, session: SessionRef, seen: u64, deadline: Timestamp, hold: Concurrent) {
+        let known = self.sessions.by_id(session.id).map_or(0, Session::seq);
+        let version = self.next_version(seen.max(known));
+        let tombstone = Record { version, place: Place::Released, deadline };
+        self.sessions.edit(session.id, session.rank_hash, |s| {
+            s.record = Some(tombstone);
+            if hold == Concurrent::Goes {
+                s.hold = None;
+            }
+        });
+        self.counters.released += 1;
+        self.counters.tombstones_evicted += self.sessions.trim_graves();
+        self.publish(session, tombstone);
+    }
+}
+
+/// What becomes of a hold when its session is released.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Concurrent {
+    Stays,
+    Goes,
+}
+
+/// Whether a merge ended a hold.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum HoldEnd {
+    /// There was none, or it stays.
+    None,
+    Ended,
+}
+
+/// What a failed request leaves behind.
+enum Left {
+    NotOwned,
+    OthersRemain,
+    RolledBack,
+}
+
+fn leave(session: &mut Session, owner: Owner, named: Option<HoldId>) -> Left {
+    let Some(hold) = session.hold.as_mut().filter(|hold| named.is_none_or(|named| named == hold.id)) else {
+        return Left::NotOwned;
+    };
+    let owners = hold.owners.len();
+    hold.owners.retain(|o| *o != owner);
+    match hold.owners.len() {
+        0 => {
+            session.hold = None;
+            Left::RolledBack
+        }
+        left if left == owners => Left::NotOwned,
+        _ => Left::OthersRemain,
+    }
+}
+
+fn join(session: &mut Session, theirs: Record) -> (Merged, HoldEnd) {
+    let (record, merged) = merge(session.record, theirs);
+    session.record = Some(record);
+    let newer = matches!(merged, Merged::Inserted | Merged::ReplacedNewer);
+    let ended = newer && session.hold.take().is_some();
+    (merged, if ended { HoldEnd::Ended } else { HoldEnd::None })
+}
+
+const fn set_version(session: &mut Session, version: Version) {
+    if let Some(record) = &mut session.record {
+        record.version = version;
+    }
+}

@@ -1,0 +1,215 @@
+//! VMs of all Envoys: who is alive, and what each has in flight.
+//!
+//! Owns the load of workers: the sum of the last absolute report of every living VM, plus choices that no report of their VM
+//! covers yet. A dead VM's whole share goes with it. Knows nothing of sessions.
+
+use super::binding::Slot;
+use super::limits::{Limits, RESERVATIONS_MAX};
+use super::workers::{WorkerLoad, Workers};
+use routing::contract::Caller;
+use routing::id::RequestId;
+use routing::time::Timestamp;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// One life of one VM, as owners of holds name it. Never used again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct VmId(u64);
+
+/// Whether a report's numbers are the newest of their VM.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Freshness {
+    Newer,
+    Old,
+}
+
+/// A choice that no report covers yet.
+#[derive(Clone, Copy, Debug)]
+struct Reservation {
+    request: RequestId,
+    worker: u64,
+    made: Timestamp,
+}
+
+#[derive(Debug)]
+struct Vm {
+    caller: Caller,
+    seen: Timestamp,
+    seq: Option<u64>,
+    /// Sorted by slot, one entry each.
+    in_flight: Vec<(Slot, u32)>,
+    /// Oldest first.
+    reservations: VecDeque<Reservation>,
+}
+
+/// All VMs heard of.
+#[derive(Debug, Default)]
+pub(super) struct Vms {
+    ids: BTreeMap<Caller, VmId>,
+    vms: BTreeMap<VmId, Vm>,
+    next: u64,
+}
+
+impl Vms {
+    pub(super) fn len(&self) -> usize {
+        self.vms.len()
+    }
+
+    /// Renews a VM's lease; `None` when it is new and there is no room.
+    pub(super) fn seen(&mut self, now: Timestamp, caller: &Caller, max: usize) -> Option<VmId> {
+        if let Some(id) = self.ids.get(caller).copied() {
+            if let Some(vm) = self.vms.get_mut(&id) {
+                vm.seen = now;
+            }
+            return Some(id);
+        }
+        if self.vms.len() >= max {
+            return None;
+        }
+        self.next += 1;
+        let id = VmId(self.next);
+        self.ids.insert(caller.clone(), id);
+        self.vms.insert(id, Vm::new(caller.clone(), now));
+        Some(id)
+    }
+
+    /// Takes a VM's absolute counts, unless newer ones are known. They cover every choice made for it before.
+    pub(super) fn report(
+        &mut self,
+        id: VmId,
+        seq: u64,
+        in_flight: Vec<(Slot, u32)>,
+        workers: &mut Workers,
+    ) -> Freshness {
+        let Some(vm) = self.vms.get_mut(&id) else { return Freshness::Old };
+        if vm.seq.is_some_and(|known| seq <= known) {
+            return Freshness::Old;
+        }
+        vm.seq = Some(seq);
+        vm.take_out(workers);
+        vm.in_flight = in_flight;
+        vm.put_in(workers);
+        Freshness::Newer
+    }
+
+    /// Counts a choice until a report covers it; true when an older one had to go for it.
+    pub(super) fn reserve(
+        &mut self,
+        now: Timestamp,
+        id: VmId,
+        request: RequestId,
+        worker: u64,
+        workers: &mut Workers,
+    ) -> bool {
+        self.end_reservation(id, request, workers);
+        let Some(vm) = self.vms.get_mut(&id) else { return false };
+        let full = vm.reservations.len() >= RESERVATIONS_MAX;
+        if full {
+            vm.drop_oldest_reservation(workers);
+        }
+        vm.reservations.push_back(Reservation { request, worker, made: now });
+        add_reserved(workers, worker);
+        full
+    }
+
+    /// The request ended before any report covered it.
+    pub(super) fn end_reservation(&mut self, id: VmId, request: RequestId, workers: &mut Workers) {
+        let Some(vm) = self.vms.get_mut(&id) else { return };
+        // From the back: what ends early mostly ends soon.
+        if let Some(at) = vm.reservations.iter().rposition(|r| r.request == request)
+            && let Some(gone) = vm.reservations.remove(at)
+        {
+            sub_reserved(workers, gone.worker);
+        }
+    }
+
+    /// Buries VMs silent for longer than their lease, and drops reservations as old as that.
+    pub(super) fn expire(
+        &mut self,
+        now: Timestamp,
+        limits: &Limits,
+        workers: &mut Workers,
+    ) -> BTreeSet<VmId> {
+        let lease = limits.vm_lease;
+        let dead: BTreeSet<VmId> =
+            self.vms.iter().filter(|(_, vm)| now.since(vm.seen) > lease).map(|(id, _)| *id).collect();
+        for id in &dead {
+            if let Some(mut vm) = self.vms.remove(id) {
+                self.ids.remove(&vm.caller);
+                vm.take_out(workers);
+            }
+        }
+        for vm in self.vms.values_mut() {
+            while vm.reservations.front().is_some_and(|r| now.since(r.made) > lease) {
+                vm.drop_oldest_reservation(workers);
+            }
+        }
+        dead
+    }
+
+    /// Load of a worker that is declared anew while VMs have requests there already.
+    pub(super) fn load_of(&self, worker: u64) -> WorkerLoad {
+        let reported = |vm: &Vm| vm.on(worker).map(|(_, count)| u64::from(*count)).sum::<u64>();
+        let reserved = |vm: &Vm| vm.reservations.iter().filter(|r| r.worker == worker).count();
+        WorkerLoad {
+            reported: self.vms.values().map(reported).sum(),
+            reserved: u64::try_from(self.vms.values().map(reserved).sum::<usize>()).unwrap_or(u64::MAX),
+        }
+    }
+
+    /// Requests in flight on one slot, as last reported.
+    pub(super) fn in_flight_on(&self, slot: Slot) -> u64 {
+        let count = |vm: &Vm| {
+            let found = vm.in_flight.binary_search_by_key(&slot, |(slot, _)| *slot).ok();
+            found.and_then(|i| vm.in_flight.get(i)).map_or(0, |(_, count)| u64::from(*count))
+        };
+        self.vms.values().map(count).sum()
+    }
+}
+
+impl Vm {
+    const fn new(caller: Caller, seen: Timestamp) -> Self {
+        Self { caller, seen, seq: None, in_flight: Vec::new(), reservations: VecDeque::new() }
+    }
+
+    fn on(&self, worker: u64) -> impl Iterator<Item = &(Slot, u32)> {
+        self.in_flight.iter().filter(move |(slot, _)| slot.worker == worker)
+    }
+
+    fn put_in(&self, workers: &mut Workers) {
+        for (slot, count) in &self.in_flight {
+            if let Some(worker) = workers.by_hash_mut(slot.worker) {
+                worker.load.reported = worker.load.reported.saturating_add(u64::from(*count));
+            }
+        }
+    }
+
+    /// Takes the whole share of this VM out of the workers' load.
+    fn take_out(&mut self, workers: &mut Workers) {
+        for (slot, count) in self.in_flight.drain(..) {
+            if let Some(worker) = workers.by_hash_mut(slot.worker) {
+                worker.load.reported = worker.load.reported.saturating_sub(u64::from(count));
+            }
+        }
+        while !self.reservations.is_empty() {
+            self.drop_oldest_reservation(workers);
+        }
+    }
+
+    fn drop_oldest_reservation(&mut self, workers: &mut Workers) {
+        if let Some(oldest) = self.reservations.pop_front() {
+            sub_reserved(workers, oldest.worker);
+        }
+    }
+}
+
+fn add_reserved(workers: &mut Workers, worker: u64) {
+    if let Some(worker) = workers.by_hash_mut(worker) {
+        worker.load.reserved = worker.load.reserved.saturating_add(1);
+    }
+}
+
+fn sub_reserved(workers: &mut Workers, worker: u64) {
+    if let Some(worker) = workers.by_hash_mut(worker) {
+        worker.load.reserved = worker.load.reserved.saturating_sub(1);
+    }
+}
