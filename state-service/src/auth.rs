@@ -31,7 +31,9 @@ pub enum TokenError {
         source: std::io::Error,
     },
     /// Too short to be a secret.
-    #[error("token file {path} holds {len} bytes; a token has at least {TOKEN_BYTES_MIN} (try: openssl rand -base64 32)")]
+    #[error(
+        "token file {path} holds {len} bytes; a token has at least {TOKEN_BYTES_MIN} (try: openssl rand -base64 32)"
+    )]
     TooShort {
         /// As given.
         path: String,
@@ -53,7 +55,8 @@ impl Token {
     /// [`TokenError`]: the operator's file; the service does not start.
     pub fn read(path: &Path) -> Result<Self, TokenError> {
         let shown = path.display().to_string();
-        let bytes = std::fs::read(path).map_err(|source| TokenError::Unreadable { path: shown.clone(), source })?;
+        let bytes =
+            std::fs::read(path).map_err(|source| TokenError::Unreadable { path: shown.clone(), source })?;
         let text = bytes.trim_ascii();
         if text.len() as u64 > TOKEN_BYTES_MAX || !text.iter().all(u8::is_ascii_graphic) {
             return Err(TokenError::NotOneLine { path: shown });
@@ -98,7 +101,13 @@ mod tests {
         let token = token("0123456789abcdef\n").unwrap();
         assert!(admits(&token, "Bearer 0123456789abcdef"));
         assert!(admits(&token, "bearer  0123456789abcdef"));
-        for wrong in ["Bearer 0123456789abcde", "Bearer 0123456789abcdeff", "Basic 0123456789abcdef", "0123456789abcdef", ""] {
+        for wrong in [
+            "Bearer 0123456789abcde",
+            "Bearer 0123456789abcdeff",
+            "Basic 0123456789abcdef",
+            "0123456789abcdef",
+            "",
+        ] {
             assert!(!admits(&token, wrong), "{wrong:?}");
         }
         assert!(!token.admits(&HeaderMap::new()));

@@ -89,7 +89,9 @@ pub struct HashArgs {
 #[derive(Debug, thiserror::Error)]
 pub enum ArgsError {
     /// A listener could be reached from other machines and nothing guards it.
-    #[error("--{listener} {address} can be reached from other machines: give --token-file FILE, or listen on 127.0.0.1")]
+    #[error(
+        "--{listener} {address} can be reached from other machines: give --token-file FILE, or listen on 127.0.0.1"
+    )]
     OpenListener {
         /// `data` or `control`.
         listener: &'static str,
@@ -126,8 +128,13 @@ impl ServeArgs {
 pub fn hash_lines(args: &HashArgs) -> Result<String, NameError> {
     let pool = PoolName::parse(&args.pool)?;
     let key = args.key.trim().as_bytes();
-    let session =
-        hash::session_id(args.secret.as_bytes(), args.scope.as_bytes(), pool.as_str(), Phase::Aggregated, key);
+    let session = hash::session_id(
+        args.secret.as_bytes(),
+        args.scope.as_bytes(),
+        pool.as_str(),
+        Phase::Aggregated,
+        key,
+    );
     Ok(format!("session {session}\nrank_hash {}", hash::rank_hash(key).0))
 }
 
@@ -146,7 +153,9 @@ mod tests {
     #[test]
     fn loopback_needs_no_token() {
         assert!(serve(&[]).token().unwrap().is_none());
-        assert!(serve(&["--data", "[::1]:0", "--control", "[::ffff:127.0.0.1]:0"]).token().unwrap().is_none());
+        assert!(
+            serve(&["--data", "[::1]:0", "--control", "[::ffff:127.0.0.1]:0"]).token().unwrap().is_none()
+        );
     }
 
     #[test]
@@ -160,7 +169,12 @@ mod tests {
     fn the_example_keys_have_the_ranks_of_the_design() {
         let rank = |key: &str| hash::hashed_rank(hash::rank_hash(key.as_bytes()), 4, 4).unwrap().0;
         assert_eq!([rank("session-1"), rank("conv-42"), rank("s")], [5, 6, 7]);
-        let args = HashArgs { key: " session-1 ".into(), pool: "default".into(), secret: String::new(), scope: String::new() };
+        let args = HashArgs {
+            key: " session-1 ".into(),
+            pool: "default".into(),
+            secret: String::new(),
+            scope: String::new(),
+        };
         let expected = hash::rank_hash(b"session-1").0;
         assert!(hash_lines(&args).unwrap().ends_with(&format!("rank_hash {expected}")));
     }

@@ -52,10 +52,18 @@ impl HttpMetrics {
         out.family("rankpin_http_requests_total", "counter", "HTTP requests answered.");
         for (kind, timing) in kinds.iter() {
             for (status, count) in &timing.by_status {
-                out.sample("rankpin_http_requests_total", &labels(kind, &format!(",status=\"{status}\"")), count);
+                out.sample(
+                    "rankpin_http_requests_total",
+                    &labels(kind, &format!(",status=\"{status}\"")),
+                    count,
+                );
             }
         }
-        out.family("rankpin_http_request_seconds", "histogram", "Time from a request's head to its answer's head.");
+        out.family(
+            "rankpin_http_request_seconds",
+            "histogram",
+            "Time from a request's head to its answer's head.",
+        );
         for (kind, timing) in kinds.iter() {
             render_timing(out, kind, timing);
         }

@@ -64,7 +64,8 @@ impl Store {
             Ok(workers) => Ok(Loaded { workers, fault: None }),
             Err(reason) => {
                 let aside = move_aside(&path, "corrupt")?;
-                let fault = format!("{} could not be used ({reason}); moved to {}", path.display(), aside.display());
+                let fault =
+                    format!("{} could not be used ({reason}); moved to {}", path.display(), aside.display());
                 Ok(Loaded { workers: Vec::new(), fault: Some(fault) })
             }
         }
@@ -147,7 +148,8 @@ pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     file.sync_all()?;
     fs::rename(&temporary, path)?;
     // The rename itself must survive a power cut too.
-    path.parent().map_or(Ok(()), |dir| if dir.as_os_str().is_empty() { Ok(()) } else { File::open(dir)?.sync_all() })
+    path.parent()
+        .map_or(Ok(()), |dir| if dir.as_os_str().is_empty() { Ok(()) } else { File::open(dir)?.sync_all() })
 }
 
 #[cfg(test)]
@@ -200,7 +202,9 @@ mod tests {
     fn unusable_files_are_kept_aside_and_named() {
         let dir = tempfile::tempdir().unwrap();
         let store = Store::open(Some(dir.path())).unwrap();
-        for (n, text, reason) in [(1, "{\"version\":1,", "EOF"), (2, r#"{"version":2,"workers":[]}"#, "version 2 is not 1")] {
+        for (n, text, reason) in
+            [(1, "{\"version\":1,", "EOF"), (2, r#"{"version":2,"workers":[]}"#, "version 2 is not 1")]
+        {
             fs::write(dir.path().join(FILE), text).unwrap();
             let loaded = store.load().unwrap();
             let aside = dir.path().join(format!("workers.json.corrupt-{n}"));

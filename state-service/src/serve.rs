@@ -129,8 +129,8 @@ fn set_up(args: &ServeArgs) -> Result<Arc<Service>, ServeError> {
 
 fn read_config(path: Option<&Path>) -> Result<config::ServiceConfig, ServeError> {
     let Some(path) = path else { return Ok(config::ServiceConfig::without_file()) };
-    let text = std::fs::read(path)
-        .map_err(|source| ServeError::ConfigFile { path: path.to_path_buf(), source })?;
+    let text =
+        std::fs::read(path).map_err(|source| ServeError::ConfigFile { path: path.to_path_buf(), source })?;
     config::parse(&text).map_err(|errors| ServeError::Config { path: path.to_path_buf(), errors })
 }
 

@@ -8,6 +8,7 @@ use routing::header::cluster::POOL_PREFIX;
 use routing::id::{Epoch, PoolName, WorkerId};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
+use std::hash::{DefaultHasher, Hash, Hasher};
 
 const CLUSTER_TYPE: &str = "type.googleapis.com/envoy.config.cluster.v3.Cluster";
 const ASSIGNMENT_TYPE: &str = "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment";
@@ -69,18 +70,30 @@ pub struct ErrorDetail {
     pub message: String,
 }
 
-/// Writes a version so that another life of the service never mistakes it for its own.
+/// Writes a version so that another life of the service never mistakes it for its own. `health` is not acknowledged by
+/// anyone, but an Envoy that holds another one must not be told that it has everything.
 #[must_use]
-pub fn version_text(epoch: Epoch, version: u64) -> String {
-    format!("{}.{version}", epoch.0)
+pub fn version_text(epoch: Epoch, version: u64, health: u64) -> String {
+    format!("{}.{version}.{health:x}", epoch.0)
 }
 
 /// The version a node has of *this* life of the service; 0 when it has none.
 #[must_use]
 pub fn acknowledged(epoch: Epoch, version_info: &str) -> u64 {
-    let parts = version_info.split_once('.');
-    let own = parts.filter(|(life, _)| life.parse() == Ok(epoch.0));
-    own.and_then(|(_, version)| version.parse().ok()).unwrap_or(0)
+    let mut parts = version_info.split('.');
+    let life = parts.next().and_then(|life| life.parse().ok());
+    let version = parts.next().and_then(|version| version.parse().ok());
+    version.filter(|_| life == Some(epoch.0) && parts.next().is_some()).unwrap_or(0)
+}
+
+/// One number for the health of all; equal health gives equal numbers within one life of the service.
+#[must_use]
+pub fn health(members: &[Member]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    for member in members {
+        (&member.worker, health_status(member.state)).hash(&mut hasher);
+    }
+    hasher.finish()
 }
 
 /// A worker as discovery shows it.
@@ -114,7 +127,9 @@ impl From<&Worker> for Member {
 /// A whole answer.
 #[must_use]
 pub fn response(resource: Resource, version: &str, resources: Vec<Value>) -> Value {
-    json!({"version_info": version, "resources": resources, "type_url": resource.type_url()})
+    let mut response = json!({"version_info": version, "type_url": resource.type_url()});
+    insert(&mut response, "resources", Value::Array(resources));
+    response
 }
 
 /// One cluster per endpoint of every worker.
@@ -122,7 +137,9 @@ pub fn response(resource: Resource, version: &str, resources: Vec<Value>) -> Val
 pub fn clusters(members: &[Member]) -> Vec<Value> {
     let own = |member: &Member| {
         let named = member.endpoints.iter().enumerate();
-        named.map(|(index, endpoint)| cluster(&cluster_name(&member.worker, index), &endpoint.spec)).collect::<Vec<_>>()
+        named
+            .map(|(index, endpoint)| cluster(&cluster_name(&member.worker, index), &endpoint.spec))
+            .collect::<Vec<_>>()
     };
     members.iter().flat_map(own).collect()
 }
@@ -182,7 +199,8 @@ pub fn assignments(pools: &[PoolName], members: &[Member], wanted: &[String]) ->
 
 fn assignment(pool: &PoolName, members: &[Member]) -> Value {
     let own = members.iter().filter(|m| m.pool == *pool);
-    let endpoints: Vec<Value> = own.flat_map(|m| m.endpoints.iter().filter_map(|e| lb_endpoint(m, e))).collect();
+    let endpoints: Vec<Value> =
+        own.flat_map(|m| m.endpoints.iter().filter_map(|e| lb_endpoint(m, e))).collect();
     let localities = if endpoints.is_empty() { json!([]) } else { json!([{"lb_endpoints": endpoints}]) };
     json!({"@type": ASSIGNMENT_TYPE, "cluster_name": format!("{POOL_PREFIX}{pool}"), "endpoints": localities})
 }
@@ -230,7 +248,8 @@ mod tests {
     fn endpoint(address: &str, tls: Option<Tls>) -> Endpoint {
         let address = Address::parse(address).unwrap();
         let resolved = address.socket();
-        let spec = EndpointSpec { address, rank_numbering: RankNumbering::Global, dp_start: 0, dp_size: 1, tls };
+        let spec =
+            EndpointSpec { address, rank_numbering: RankNumbering::Global, dp_start: 0, dp_size: 1, tls };
         Endpoint { spec, resolved }
     }
 
@@ -255,7 +274,11 @@ mod tests {
     fn a_pool_lists_resolved_endpoints_with_health_and_weight() {
         let pool = PoolName::parse("default").unwrap();
         let members = [
-            member("a", WorkerState::Ready, vec![endpoint("[::1]:8000", None), endpoint("lost.test:8000", None)]),
+            member(
+                "a",
+                WorkerState::Ready,
+                vec![endpoint("[::1]:8000", None), endpoint("lost.test:8000", None)],
+            ),
             member("b", WorkerState::Down, vec![endpoint("10.0.0.2:8000", None)]),
             member("c", WorkerState::Draining, vec![endpoint("10.0.0.3:8000", None)]),
         ];
@@ -268,7 +291,8 @@ mod tests {
                 (at, &e["health_status"], &e["load_balancing_weight"])
             })
             .collect();
-        let expected = json!([["::1", "HEALTHY", 3], ["10.0.0.2", "UNHEALTHY", 3], ["10.0.0.3", "DRAINING", 3]]);
+        let expected =
+            json!([["::1", "HEALTHY", 3], ["10.0.0.2", "UNHEALTHY", 3], ["10.0.0.3", "DRAINING", 3]]);
         assert_eq!(json!(shown), expected);
     }
 
@@ -277,16 +301,27 @@ mod tests {
         let wanted = ["rankpin-pool-new".to_owned(), "other".to_owned()];
         let answer = assignments(&[], &[], &wanted);
         assert_eq!(answer.len(), 1);
-        assert_eq!((&answer[0]["cluster_name"], &answer[0]["endpoints"]), (&json!("rankpin-pool-new"), &json!([])));
+        assert_eq!(
+            (&answer[0]["cluster_name"], &answer[0]["endpoints"]),
+            (&json!("rankpin-pool-new"), &json!([]))
+        );
     }
 
     #[test]
     fn a_version_of_another_life_is_no_acknowledgement() {
-        let text = version_text(Epoch(7), 12);
-        assert_eq!(acknowledged(Epoch(7), &text), 12);
-        for other in ["", "12", "8.12", "7.", "7.x", ".12"] {
+        let text = version_text(Epoch(7), 12, 0xab);
+        assert_eq!((text.as_str(), acknowledged(Epoch(7), &text)), ("7.12.ab", 12));
+        for other in ["", "12", "7.12", "8.12.ab", "7..ab", "7.x.ab", ".12.ab"] {
             assert_eq!(acknowledged(Epoch(7), other), 0, "{other:?}");
         }
+    }
+
+    #[test]
+    fn health_alone_makes_another_version() {
+        let one = |state| health(&[member("w", state, Vec::new())]);
+        assert_eq!(one(WorkerState::Joining), one(WorkerState::Ready), "both are healthy to Envoy");
+        assert_ne!(one(WorkerState::Ready), one(WorkerState::Draining));
+        assert_ne!(one(WorkerState::Ready), one(WorkerState::Down));
     }
 
     #[test]

@@ -24,13 +24,19 @@ pub async fn workers(State(service): State<Arc<Service>>) -> Response {
 }
 
 /// `GET /v1/workers/{id}`.
-pub async fn worker(State(service): State<Arc<Service>>, Path(id): Path<String>) -> Result<Response, Problem> {
+pub async fn worker(
+    State(service): State<Arc<Service>>,
+    Path(id): Path<String>,
+) -> Result<Response, Problem> {
     let id = worker_id(&id)?;
     Ok(json(&service.show_worker(&id)?))
 }
 
 /// `POST /v1/workers`: a new one only.
-pub async fn create(State(service): State<Arc<Service>>, ControlBody(body): ControlBody) -> Result<Response, Problem> {
+pub async fn create(
+    State(service): State<Arc<Service>>,
+    ControlBody(body): ControlBody,
+) -> Result<Response, Problem> {
     let spec = declare::parse(&body, None).map_err(|faults| invalid_worker(&faults))?;
     if service.has_worker(&spec.id) {
         let detail = format!("worker {} is declared; PUT /v1/workers/{} replaces it", spec.id, spec.id);
@@ -58,12 +64,16 @@ pub async fn patch(
     let changes: Value = decode(&body)?;
     let mut declared = service.declaration(&worker_id(&id)?)?;
     merge(&mut declared, changes);
-    let spec = declare::parse(declared.to_string().as_bytes(), Some(&id)).map_err(|faults| invalid_worker(&faults))?;
+    let spec = declare::parse(declared.to_string().as_bytes(), Some(&id))
+        .map_err(|faults| invalid_worker(&faults))?;
     declare_and_show(&service, spec).await
 }
 
 /// `DELETE /v1/workers/{id}`.
-pub async fn remove(State(service): State<Arc<Service>>, Path(id): Path<String>) -> Result<StatusCode, Problem> {
+pub async fn remove(
+    State(service): State<Arc<Service>>,
+    Path(id): Path<String>,
+) -> Result<StatusCode, Problem> {
     service.remove(worker_id(&id)?).await?;
     Ok(StatusCode::NO_CONTENT)
 }
@@ -93,13 +103,19 @@ pub async fn drain(
 }
 
 /// `GET /v1/sessions/{hash}`.
-pub async fn session(State(service): State<Arc<Service>>, Path(hash): Path<String>) -> Result<Response, Problem> {
+pub async fn session(
+    State(service): State<Arc<Service>>,
+    Path(hash): Path<String>,
+) -> Result<Response, Problem> {
     let session = service.session(session_id(&hash)?)?;
     Ok(json(&show::session(&session)))
 }
 
 /// `DELETE /v1/sessions/{hash}`.
-pub async fn release(State(service): State<Arc<Service>>, Path(hash): Path<String>) -> Result<StatusCode, Problem> {
+pub async fn release(
+    State(service): State<Arc<Service>>,
+    Path(hash): Path<String>,
+) -> Result<StatusCode, Problem> {
     service.release(session_id(&hash)?)?;
     Ok(StatusCode::NO_CONTENT)
 }
@@ -121,7 +137,8 @@ fn deadline(drain: &Drain) -> Result<Option<Millis>, Problem> {
     match drain.deadline_s {
         Some(seconds) if seconds > DRAIN_S_MAX => {
             let allowed = format!("0..={DRAIN_S_MAX} seconds");
-            let fault = Fault { path: "deadline_s".to_owned(), problem: format!("{seconds} is too long"), allowed };
+            let fault =
+                Fault { path: "deadline_s".to_owned(), problem: format!("{seconds} is too long"), allowed };
             Err(invalid("drain_invalid", "The drain is not valid", vec![fault]))
         }
         seconds => Ok(seconds.map(Millis::from_secs)),

@@ -21,18 +21,30 @@ struct Notes {
 }
 
 /// `POST /v1/route`.
-pub async fn route(State(service): State<Arc<Service>>, Wire(request): Wire<RouteRequest>) -> Result<Response, Problem> {
+pub async fn route(
+    State(service): State<Arc<Service>>,
+    Wire(request): Wire<RouteRequest>,
+) -> Result<Response, Problem> {
     let reply = service.route(request)?;
     Ok(json(&reply))
 }
 
 /// `POST /v1/report`.
-pub async fn report(State(service): State<Arc<Service>>, DataBody(body): DataBody) -> Result<StatusCode, Problem> {
+pub async fn report(
+    State(service): State<Arc<Service>>,
+    DataBody(body): DataBody,
+) -> Result<StatusCode, Problem> {
     let report: Report = decode(&body)?;
     let notes: Notes = decode(&body)?;
     if report.entries.len() > REPORT_ENTRIES_MAX {
-        let detail = format!("{} entries, at most {REPORT_ENTRIES_MAX} are taken at once", report.entries.len());
-        return Err(Problem::new(StatusCode::BAD_REQUEST, "report_too_long", "The report is too long", detail));
+        let detail =
+            format!("{} entries, at most {REPORT_ENTRIES_MAX} are taken at once", report.entries.len());
+        return Err(Problem::new(
+            StatusCode::BAD_REQUEST,
+            "report_too_long",
+            "The report is too long",
+            detail,
+        ));
     }
     if notes.upstream_role_missing > 0 {
         service.upstream_role_missing(&report.caller.node, notes.upstream_role_missing);
@@ -42,12 +54,18 @@ pub async fn report(State(service): State<Arc<Service>>, DataBody(body): DataBod
 }
 
 /// `POST /v3/discovery:clusters`.
-pub async fn clusters(state: State<Arc<Service>>, request: Wire<DiscoveryRequest>) -> Result<Response, Problem> {
+pub async fn clusters(
+    state: State<Arc<Service>>,
+    request: Wire<DiscoveryRequest>,
+) -> Result<Response, Problem> {
     discover(state, request, Resource::Cluster)
 }
 
 /// `POST /v3/discovery:endpoints`.
-pub async fn endpoints(state: State<Arc<Service>>, request: Wire<DiscoveryRequest>) -> Result<Response, Problem> {
+pub async fn endpoints(
+    state: State<Arc<Service>>,
+    request: Wire<DiscoveryRequest>,
+) -> Result<Response, Problem> {
     discover(state, request, Resource::Endpoint)
 }
 

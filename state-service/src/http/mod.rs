@@ -10,6 +10,9 @@ pub mod show;
 pub mod sight;
 pub mod watch;
 
+#[cfg(test)]
+mod tests;
+
 use crate::metrics::Kind;
 use crate::service::Service;
 use axum::Router;
@@ -131,7 +134,8 @@ async fn count(State(around): State<Around>, request: Request, next: Next) -> Re
 
 fn kind_of(listener: &'static str, request: &Request) -> Kind {
     let matched = request.extensions().get::<MatchedPath>().map(MatchedPath::as_str);
-    let path = ROUTES.iter().map(|(_, path, _)| *path).find(|path| Some(*path) == matched).unwrap_or("unmatched");
+    let path =
+        ROUTES.iter().map(|(_, path, _)| *path).find(|path| Some(*path) == matched).unwrap_or("unmatched");
     Kind { listener, path, method: method_name(request.method()) }
 }
 

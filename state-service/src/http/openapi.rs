@@ -25,7 +25,9 @@ mod tests {
             .as_object()
             .unwrap()
             .iter()
-            .map(|(path, item)| (path.as_str(), item.as_object().unwrap().keys().map(String::as_str).collect()))
+            .map(|(path, item)| {
+                (path.as_str(), item.as_object().unwrap().keys().map(String::as_str).collect())
+            })
             .collect();
         let mut served: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
         for (_, path, methods) in ROUTES {

@@ -41,7 +41,12 @@ struct Body<'a> {
 
 impl Problem {
     /// A refusal with its public code and sentence.
-    pub fn new(status: StatusCode, code: &'static str, title: &'static str, detail: impl Into<String>) -> Self {
+    pub fn new(
+        status: StatusCode,
+        code: &'static str,
+        title: &'static str,
+        detail: impl Into<String>,
+    ) -> Self {
         Self { status, code, title, detail: detail.into(), errors: Vec::new(), retry_after_s: None }
     }
 
@@ -72,12 +77,18 @@ impl Problem {
 
     /// The body did not arrive in time.
     pub fn body_timeout() -> Self {
-        Self::new(StatusCode::REQUEST_TIMEOUT, "body_timeout", "The body came too slowly", "the upload stalled")
+        Self::new(
+            StatusCode::REQUEST_TIMEOUT,
+            "body_timeout",
+            "The body came too slowly",
+            "the upload stalled",
+        )
     }
 
     /// No such path on this listener.
     pub fn no_such_path(path: &str) -> Self {
-        let detail = format!("{path} is not served on this listener; see /openapi.json on the control listener");
+        let detail =
+            format!("{path} is not served on this listener; see /openapi.json on the control listener");
         Self::new(StatusCode::NOT_FOUND, "path_unknown", "No such path", detail)
     }
 

@@ -30,7 +30,10 @@ pub fn worker(worker: &Worker) -> Value {
 }
 
 fn endpoint(endpoint: &Endpoint) -> Value {
-    let note = endpoint.resolved.is_none().then_some("the host name does not resolve: left out of endpoints steering");
+    let note = endpoint
+        .resolved
+        .is_none()
+        .then_some("the host name does not resolve: left out of endpoints steering");
     json!({"address": endpoint.spec.address.to_string(), "resolved": endpoint.resolved, "note": note})
 }
 

@@ -42,10 +42,11 @@ impl Service {
     /// Everything discovery serves.
     pub fn discovery_view(&self) -> DiscoveryView {
         let state = self.lock();
+        let members: Vec<Member> = state.workers().map(Member::from).collect();
         DiscoveryView {
-            version: xds::version_text(self.epoch, state.xds_version()),
+            version: xds::version_text(self.epoch, state.xds_version(), xds::health(&members)),
             pools: state.pools().map(|pool| pool.name.clone()).collect(),
-            members: state.workers().map(Member::from).collect(),
+            members,
         }
     }
 

@@ -66,11 +66,13 @@ impl Service {
         if let Some(fault) = loaded.fault {
             self.warn("state_file_corrupt", fault);
         }
-        let refused: Vec<String> = loaded.workers.iter().filter_map(|value| self.restore_one(value).err()).collect();
+        let refused: Vec<String> =
+            loaded.workers.iter().filter_map(|value| self.restore_one(value).err()).collect();
         if refused.is_empty() {
             return Ok(());
         }
-        let aside = self.store.copy_aside()?.map(|path| format!("; the file was copied to {}", path.display()));
+        let aside =
+            self.store.copy_aside()?.map(|path| format!("; the file was copied to {}", path.display()));
         let detail = format!("{}{}", refused.join("; "), aside.unwrap_or_default());
         self.warn("saved_worker_refused", detail);
         Ok(())

@@ -96,7 +96,8 @@ impl Service {
         let mut warnings = self.warnings.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let missing = self.upstream_role_missing.load(Ordering::Relaxed);
         if missing > 0 {
-            let detail = format!("{missing} answers came without the filter's upstream role: no rank was set on them");
+            let detail =
+                format!("{missing} answers came without the filter's upstream role: no rank was set on them");
             warnings.push(Warning { code: "upstream_role_missing", detail });
         }
         ReadyReport { ready: reasons.is_empty(), reasons, warnings }
@@ -113,7 +114,12 @@ impl Service {
         let help = "Answers without the filter's upstream role, as reported.";
         text.single("rankpin_upstream_role_missing_total", "counter", help, missing);
         let rejections = self.xds_rejections.load(Ordering::Relaxed);
-        text.single("rankpin_xds_rejections_total", "counter", "Discovery answers an Envoy refused.", rejections);
+        text.single(
+            "rankpin_xds_rejections_total",
+            "counter",
+            "Discovery answers an Envoy refused.",
+            rejections,
+        );
         self.http.render(&mut text);
         text.finish()
     }
@@ -141,7 +147,11 @@ impl Service {
         }
         text.family("rankpin_worker_in_flight", "gauge", "Requests in flight, as reported by all Envoys.");
         for worker in state.workers() {
-            text.sample("rankpin_worker_in_flight", &format!("worker=\"{}\"", worker.id()), worker.in_flight());
+            text.sample(
+                "rankpin_worker_in_flight",
+                &format!("worker=\"{}\"", worker.id()),
+                worker.in_flight(),
+            );
         }
     }
 }

@@ -1,0 +1,10 @@
+//! The state service from outside: its routers in this process, and the real binary where its life is the matter.
+
+mod bad_input;
+mod binary;
+mod control;
+mod data;
+mod discovery;
+mod probes;
+mod restart;
+mod support;
