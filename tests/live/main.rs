@@ -1,2 +1,6 @@
-//! Stub.
-fn main() {}
+//! The promises that need a real Envoy: the shipped configs, the built filter, the real service, engines on the wire.
+//! One file a theme; what can be shown without Envoy is tested elsewhere.
+
+mod affinity;
+mod agreement;
+mod first_turn;
