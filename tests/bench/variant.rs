@@ -1,0 +1,97 @@
+//! What is measured beside what: which Envoy a variant asks, under which keys, and what its turns must be counted as.
+
+/// An Envoy with its config.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Front {
+    /// `static.yaml` without the filter: maglev on the session header over the same workers.
+    Bare,
+    /// `static.yaml`, pool `least_loaded`.
+    Cluster,
+    /// `dynamic.yaml`, pool `least_loaded`.
+    Endpoints,
+    /// `static.yaml`, pool `session_hash`.
+    SessionHash,
+}
+
+impl Front {
+    pub(crate) const ALL: [Self; 4] = [Self::Bare, Self::Cluster, Self::Endpoints, Self::SessionHash];
+
+    /// `node.id` and name of its files.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Bare => "bare",
+            Self::Cluster => "cluster",
+            Self::Endpoints => "endpoints",
+            Self::SessionHash => "session_hash",
+        }
+    }
+
+    /// The filter's counter that each later turn of a session must raise by one; none without the filter.
+    pub(crate) const fn turn_counter(self) -> Option<&'static str> {
+        match self {
+            Self::Bare => None,
+            Self::Cluster | Self::Endpoints => Some("pinned"),
+            Self::SessionHash => Some("session_hash"),
+        }
+    }
+}
+
+/// One column of the figures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Variant {
+    /// Turns of known sessions.
+    Turns(Front),
+    /// A new session each time.
+    First(Front),
+}
+
+impl Variant {
+    pub(crate) const ALL: [Self; 6] = [
+        Self::Turns(Front::Bare),
+        Self::Turns(Front::Cluster),
+        Self::Turns(Front::Endpoints),
+        Self::Turns(Front::SessionHash),
+        Self::First(Front::Endpoints),
+        Self::First(Front::Cluster),
+    ];
+
+    /// Its word in the names of values.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Turns(front) => front.name(),
+            Self::First(Front::Endpoints) => "first",
+            Self::First(Front::Bare | Front::Cluster | Front::SessionHash) => "first_cluster",
+        }
+    }
+
+    /// Its ratio's name; the bare one has none.
+    pub(crate) const fn ratio(self) -> Option<&'static str> {
+        match self {
+            Self::Turns(Front::Bare) => None,
+            Self::Turns(Front::Cluster) => Some("cluster_over_bare"),
+            Self::Turns(Front::Endpoints) => Some("pinned_over_bare"),
+            Self::Turns(Front::SessionHash) => Some("session_hash_over_bare"),
+            Self::First(Front::Endpoints) => Some("first_over_bare"),
+            Self::First(Front::Bare | Front::Cluster | Front::SessionHash) => Some("first_cluster_over_bare"),
+        }
+    }
+
+    /// For the table.
+    pub(crate) const fn title(self) -> &'static str {
+        match self {
+            Self::Turns(Front::Bare) => "bare Envoy, maglev on the session",
+            Self::Turns(Front::Cluster) => "pinned turn, static.yaml (cluster)",
+            Self::Turns(Front::Endpoints) => "pinned turn, dynamic.yaml (endpoints)",
+            Self::Turns(Front::SessionHash) => "session_hash turn, static.yaml",
+            Self::First(Front::Endpoints) => "first turn, dynamic.yaml",
+            Self::First(Front::Bare | Front::Cluster | Front::SessionHash) => "first turn, static.yaml",
+        }
+    }
+
+    /// The Envoy it asks.
+    pub(crate) const fn front(self) -> Front {
+        match self {
+            Self::Turns(front) | Self::First(front) => front,
+        }
+    }
+}
