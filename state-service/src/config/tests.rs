@@ -1,1 +1,76 @@
-//! Traces of config files.
+//! Config files, right and wrong.
+
+use super::{OtherPools, ServiceConfig, parse};
+use expect_test::{Expect, expect};
+use routing::contract::{Affinity, Policy};
+use routing::time::Millis;
+use serde_json::{Value, json};
+
+fn refused(value: &Value, expected: Expect) {
+    let faults = parse(value.to_string().as_bytes()).expect_err("accepted");
+    expected.assert_eq(&faults.to_string());
+}
+
+#[test]
+fn without_a_file_there_is_one_pool_and_others_spring_up() {
+    let config = ServiceConfig::without_file();
+    assert_eq!(config.other_pools, OtherPools::SpringUp);
+    let [pool] = config.pools.as_slice() else { panic!("{config:?}") };
+    assert_eq!((pool.name.as_str(), pool.ttl_ms), ("default", Millis::from_secs(1800)));
+}
+
+#[test]
+fn pools_have_defaults_and_are_sorted_by_name() {
+    let file = json!({
+        "pools": [{ "name": "b", "policy": "session_hash", "affinity": "off", "ttl_s": 60 }, { "name": "a" }],
+        "workers": [{ "id": "w1", "pool": "a", "endpoints": [{ "address": "a:1" }] }],
+    });
+    let config = parse(file.to_string().as_bytes()).unwrap();
+    let [a, b] = config.pools.as_slice() else { panic!("{config:?}") };
+    assert_eq!(
+        (a.policy, a.affinity, a.ttl_ms),
+        (Policy::LeastLoaded, Affinity::Hard, Millis::from_secs(1800))
+    );
+    assert_eq!((b.policy, b.affinity, b.ttl_ms), (Policy::SessionHash, Affinity::Off, Millis::from_secs(60)));
+    assert_eq!((config.workers.len(), config.other_pools), (1, OtherPools::Refused));
+}
+
+#[test]
+fn every_fault_is_told_at_once_with_its_path() {
+    refused(
+        &json!({
+            "pools": [
+                { "name": "a", "policy": "fastest", "affinity": "soft", "ttl_s": 0 },
+                { "name": "a", "ttl": 5 },
+                { "ttl_s": 31_536_001 },
+            ],
+            "workers": [
+                { "id": "w1", "endpoints": [{ "address": "a:1" }] },
+                { "id": "w1", "pool": "a", "endpoints": [{ "address": "a" }] },
+                { "pool": "a", "endpoints": [] },
+            ],
+            "listen": "0.0.0.0",
+        }),
+        expect![[r#"
+            pools[0].policy: "fastest" is none of least_loaded, session_hash
+            pools[0].affinity: "soft" is none of hard, off
+            pools[0].ttl_s: 0 is not in 1..=31536000
+            pools[1].ttl: unknown field (allowed: name, policy, affinity, ttl_s)
+            pools[1].name: a is listed twice (allowed: each name once)
+            pools[2].name: is missing (allowed: a pool name)
+            pools[2].ttl_s: 31536001 is not in 1..=31536000
+            workers[0].pool: pool default is not listed (allowed: a)
+            workers[1].endpoints[0].address: "a" has no port: host:port is wanted, IPv6 in brackets
+            workers[1].id: w1 is listed twice (allowed: each id once)
+            workers[2].id: is missing (allowed: 1..=63 bytes of letters, digits, '-', '_', '.')
+            workers[2].endpoints: has 0 entries (allowed: 1..=64 entries)
+            listen: unknown field (allowed: pools, workers)"#]],
+    );
+}
+
+#[test]
+fn a_file_without_pools_is_refused() {
+    refused(&json!({}), expect!["pools: has 0 entries (allowed: 1..=256 entries)"]);
+    refused(&json!([]), expect!["(document): a list is not an object (allowed: a JSON object)"]);
+    assert!(parse(b"pools: []").unwrap_err().to_string().contains("is not JSON"));
+}

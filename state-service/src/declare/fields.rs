@@ -25,7 +25,7 @@ impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let path = if self.path.is_empty() { "(document)" } else { &self.path };
         write!(f, "{path}: {}", self.problem)?;
-        if self.problem.contains(&self.allowed) { Ok(()) } else { write!(f, " (allowed: {})", self.allowed) }
+        if self.problem.ends_with(&self.allowed) { Ok(()) } else { write!(f, " (allowed: {})", self.allowed) }
     }
 }
 

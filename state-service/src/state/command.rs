@@ -70,7 +70,15 @@ pub enum Command {
         /// Which.
         id: SessionId,
     },
-    /// A node's xDS poll carried this `version_info` (0 when it had none, or that of another life of the service).
+    /// A node's xDS poll carried a `version_info` of another life of the service: it has what was served then, and so is
+    /// taken to have what is declared now. Without this a restart of the service would hide every worker for a poll.
+    NodeReturned {
+        /// Envoy's `node.id`.
+        node: String,
+        /// What it polled.
+        resource: XdsResource,
+    },
+    /// A node's xDS poll carried this `version_info` (0 when it had none).
     NodeAck {
         /// Envoy's `node.id`.
         node: String,

@@ -156,6 +156,7 @@ impl State {
     pub fn apply(&mut self, now: Timestamp, command: Command, out: &mut Vec<Effect>) -> Reply {
         self.end_drains(now);
         let reply = self.dispatch(now, command, out);
+        self.counters.tombstones_evicted += self.sessions.trim_graves();
         self.settle_fleet(now);
         if std::mem::take(&mut self.news) {
             out.push(Effect::Changed);
@@ -182,6 +183,7 @@ impl State {
             Command::NodeAck { node, resource, version } => {
                 done(Ok(self.node_ack(now, &node, resource, version)))
             }
+            Command::NodeReturned { node, resource } => done(Ok(self.node_returned(now, &node, resource))),
             Command::Expire => done(Ok(self.expire(now))),
         }
     }

@@ -93,6 +93,11 @@ impl Node {
         workers.map(|worker| self.look(worker)).collect()
     }
 
+    /// Version this node has acknowledged of one resource.
+    pub(super) fn acked_of(&self, resource: &XdsResource) -> Option<u64> {
+        self.acks.get(resource).copied()
+    }
+
     fn look(&self, worker: &Worker) -> Look {
         let acked = self.acked(&worker.spec.pool);
         match &worker.before {

@@ -251,7 +251,6 @@ impl State {
             }
         });
         self.counters.released += 1;
-        self.counters.tombstones_evicted += self.sessions.trim_graves();
         self.publish(session, tombstone);
     }
 }

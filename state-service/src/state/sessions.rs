@@ -153,6 +153,22 @@ impl Table {
         result
     }
 
+    /// Every session is in the one index where it belongs.
+    #[cfg(test)]
+    pub(super) fn check(&self) {
+        assert_eq!(self.entries.len(), self.live_len() + self.graves_len());
+        assert!(self.live_len() <= self.sessions_max && self.graves_len() <= self.tombstones_max);
+        for (id, session) in &self.entries {
+            let placed = match session.standing() {
+                Standing::Empty => false,
+                Standing::Held => self.held.contains(id),
+                Standing::Idle(deadline) => self.idle.contains(&(deadline, *id)),
+                Standing::Grave(deadline) => self.graves.contains(&(deadline, *id)),
+            };
+            assert!(placed, "{id}");
+        }
+    }
+
     fn move_standing(&mut self, id: SessionId, before: Standing, after: Standing) {
         if before == after {
             return;

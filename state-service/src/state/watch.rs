@@ -107,6 +107,13 @@ impl State {
         }
     }
 
+    /// Counts once: a node that goes on refusing what we serve has not got it.
+    pub(super) fn node_returned(&mut self, now: Timestamp, node: &str, resource: XdsResource) {
+        let known = self.nodes.by_name(node).and_then(|node| node.acked_of(&resource));
+        let version = known.unwrap_or(self.xds);
+        self.node_ack(now, node, resource, version);
+    }
+
     fn looks_of(&self, node: &str) -> Vec<Look> {
         match self.nodes.by_name(node) {
             Some(node) => node.looks(self.workers.iter()),
