@@ -192,13 +192,24 @@ impl Worker {
     /// The rank a session without a bound rank gets here; `None` on a single rank.
     #[must_use]
     pub fn hashed_rank(&self, hash: RankHash) -> Option<Rank> {
-        hashed_rank(hash, self.dp_start, self.dp_size)
+        hashed_rank(hash, 0, self.dp_size).and_then(|Rank(nth)| self.nth_rank(nth))
     }
 
     /// Whether the worker declares this rank.
     #[must_use]
     pub fn declares(&self, rank: Rank) -> bool {
-        rank.0 >= self.dp_start && rank.0 - self.dp_start < self.dp_size
+        self.endpoints.iter().any(|endpoint| endpoint.serves(rank))
+    }
+
+    /// Its ranks counted through its endpoints: `dp_start + nth`, unless the endpoints leave a gap.
+    fn nth_rank(&self, mut nth: u32) -> Option<Rank> {
+        for endpoint in &self.endpoints {
+            if nth < endpoint.dp_size {
+                return endpoint.dp_start.checked_add(nth).map(Rank);
+            }
+            nth -= endpoint.dp_size;
+        }
+        None
     }
 
     /// The endpoint that serves a rank; without a rank, one by `draw`, weighted by its ranks.
@@ -206,7 +217,7 @@ impl Worker {
     pub fn endpoint(&self, rank: Option<Rank>, draw: u64) -> Option<&Endpoint> {
         let rank = match rank {
             Some(rank) => rank,
-            None => Rank(self.dp_start + u32::try_from(draw % u64::from(self.dp_size.max(1))).ok()?),
+            None => self.nth_rank(u32::try_from(draw % u64::from(self.dp_size.max(1))).ok()?)?,
         };
         self.endpoints.iter().find(|endpoint| endpoint.serves(rank))
     }

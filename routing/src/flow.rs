@@ -25,6 +25,7 @@ use crate::session::{self, Found, RequestView, Session};
 use crate::time::{Millis, Timestamp};
 use crate::vm::{PlanRef, Vm};
 use place::{Choice, Slot};
+use std::ops::ControlFlow;
 
 /// What a step may look at besides its input.
 #[derive(Debug)]
@@ -80,6 +81,10 @@ struct Routing {
     pool: PoolName,
     request: RequestId,
     cached: Option<Record>,
+    /// Newest version heard of: what is placed alone must be newer.
+    seen: Option<Version>,
+    /// What the service said, if it was heard.
+    outcome: Option<Outcome>,
 }
 
 /// A request that has its slot.
@@ -98,7 +103,7 @@ struct Pending {
     request: RequestId,
     hold: Option<HoldId>,
     version: Version,
-    /// A held record stands in the page and must go if this turn fails.
+    /// This turn's held record stands in the page and must go if the turn fails; one that joined leaves it to its owner.
     cached: bool,
 }
 
@@ -177,8 +182,7 @@ impl RequestFlow {
         head: &impl Head,
         out: &mut Vec<Effect>,
     ) -> Next {
-        let page = head.page(page::page_of(session.id, env.config.page_count));
-        let record = page.as_deref().and_then(|page| page::find(page, session.id));
+        let record = found_now(env, head, session);
         match place::from_record(directory, pool, record.as_ref(), env.vm.generation, env.now) {
             Choice::Bound(slot, record) => {
                 touch(env, pool, session, &record, out);
@@ -192,7 +196,7 @@ impl RequestFlow {
                     request,
                     hold: None,
                     version: record.version,
-                    cached: true,
+                    cached: false,
                 };
                 self.place(env, directory, pool, Some(session), slot, Counter::Joined, Some(pending), out)
             }
@@ -210,10 +214,14 @@ impl RequestFlow {
         out: &mut Vec<Effect>,
     ) -> Next {
         let request = env.vm.next_request();
-        let routing = Routing { session, pool: pool.name.clone(), request, cached };
+        let seen = cached.map(|record| record.version);
+        let routing = Routing { session, pool: pool.name.clone(), request, cached, seen, outcome: None };
         if !env.vm.breaker.allows(env.now) {
             out.push(Effect::Count(Counter::BreakerOpen));
-            return self.place_alone(env, directory, pool, routing, out);
+            return match self.place_alone(env, directory, pool, routing, out) {
+                ControlFlow::Break(next) => next,
+                ControlFlow::Continue(_never_asked) => self.without_worker(out),
+            };
         }
         out.push(Effect::Route {
             request: RouteRequest {
@@ -243,11 +251,11 @@ impl RequestFlow {
         answer: Result<RouteReply, RouteFailure>,
         out: &mut Vec<Effect>,
     ) {
-        let State::Routing(routing) = std::mem::replace(&mut self.state, State::Passed) else {
+        if !matches!(self.state, State::Routing(_)) {
             out.push(Effect::Count(Counter::Ignored(Ignored::LateRoute)));
             return;
-        };
-        self.state = State::Passed;
+        }
+        let State::Routing(routing) = std::mem::replace(&mut self.state, State::Passed) else { return };
         match &answer {
             Ok(_) => env.vm.breaker.succeeded(),
             Err(failure) => {
@@ -255,13 +263,15 @@ impl RequestFlow {
                 out.push(Effect::Count(Counter::RouteFailed(*failure)));
             }
         }
-        if let Some(directory) = env.vm.directory.take() {
-            match directory.pool(Some(&routing.pool)) {
-                Some(pool) => self.after_route(env, &directory, pool, routing, head, answer.ok(), out),
-                None => out.push(Effect::Count(Counter::NoTopology)),
+        let directory = env.vm.directory.take();
+        let pool = directory.as_ref().and_then(|directory| directory.pool(Some(&routing.pool)));
+        match directory.as_ref().zip(pool) {
+            Some((directory, pool)) => {
+                self.after_route(env, directory, pool, routing, head, answer.ok(), out);
             }
-            env.vm.directory = Some(directory);
+            None => self.give_up(env, routing, Counter::NoTopology, out),
         }
+        env.vm.directory = directory;
         out.push(Effect::Resume);
     }
 
@@ -274,11 +284,13 @@ impl RequestFlow {
         env: &mut Env<'_>,
         directory: &Directory,
         pool: &Pool,
-        routing: Routing,
+        mut routing: Routing,
         head: &impl Head,
         reply: Option<RouteReply>,
         out: &mut Vec<Effect>,
     ) {
+        routing.seen = routing.seen.max(reply.as_ref().map(|reply| reply.version));
+        routing.outcome = reply.as_ref().map(|reply| reply.outcome);
         let Some((reply, slot)) = reply.and_then(|reply| {
             let slot = place::from_target(directory, pool, reply.target.as_ref()?, routing.session)?;
             Some((reply, slot))
@@ -287,6 +299,11 @@ impl RequestFlow {
             return;
         };
         let session = routing.session;
+        // A move or another turn's placement overtook this answer: the page knows better.
+        let newer = found_now(env, head, session).filter(|record| record.version > reply.version);
+        let ControlFlow::Continue(routing) = self.follow(env, directory, pool, routing, newer, out) else {
+            return;
+        };
         match reply.outcome {
             Outcome::Bound => {
                 out.push(Effect::Page(PageChange::Put(record(
@@ -340,16 +357,44 @@ impl RequestFlow {
         env: &mut Env<'_>,
         directory: &Directory,
         pool: &Pool,
-        mut routing: Routing,
+        routing: Routing,
         head: &impl Head,
         out: &mut Vec<Effect>,
     ) {
-        let page = head.page(page::page_of(routing.session.id, env.config.page_count));
-        let found = page.as_deref().and_then(|page| page::find(page, routing.session.id));
+        let found = found_now(env, head, routing.session);
+        let ControlFlow::Continue(mut routing) = self.follow(env, directory, pool, routing, found, out)
+        else {
+            return;
+        };
+        routing.cached = found.or(routing.cached);
+        routing.seen = routing.seen.max(found.map(|record| record.version));
+        if let ControlFlow::Continue(routing) = self.place_alone(env, directory, pool, routing, out) {
+            self.give_up(env, routing, Counter::NoWorker, out);
+        }
+    }
+
+    /// Goes where a record found after asking says; gives the turn back when the record is of no use.
+    fn follow(
+        &mut self,
+        env: &mut Env<'_>,
+        directory: &Directory,
+        pool: &Pool,
+        routing: Routing,
+        found: Option<Record>,
+        out: &mut Vec<Effect>,
+    ) -> ControlFlow<Next, Routing> {
+        let session = Some(routing.session);
         match place::from_record(directory, pool, found.as_ref(), env.vm.generation, env.now) {
-            Choice::Bound(slot, _) => {
-                self.place(env, directory, pool, Some(routing.session), slot, Counter::Pinned, None, out);
-            }
+            Choice::Bound(slot, _) => ControlFlow::Break(self.place(
+                env,
+                directory,
+                pool,
+                session,
+                slot,
+                Counter::Pinned,
+                None,
+                out,
+            )),
             Choice::Held(slot, record) => {
                 let pending = Pending {
                     session: routing.session,
@@ -357,26 +402,24 @@ impl RequestFlow {
                     request: routing.request,
                     hold: None,
                     version: record.version,
-                    cached: true,
+                    cached: false,
                 };
-                self.place(
+                ControlFlow::Break(self.place(
                     env,
                     directory,
                     pool,
-                    Some(routing.session),
+                    session,
                     slot,
                     Counter::Joined,
                     Some(pending),
                     out,
-                );
+                ))
             }
-            Choice::Unknown => {
-                routing.cached = found.or(routing.cached);
-                self.place_alone(env, directory, pool, routing, out);
-            }
+            Choice::Unknown => ControlFlow::Continue(routing),
         }
     }
 
+    /// Places a turn by its cached binding or by rendezvous; gives it back when no worker of the pool can serve.
     fn place_alone(
         &mut self,
         env: &mut Env<'_>,
@@ -384,20 +427,20 @@ impl RequestFlow {
         pool: &Pool,
         routing: Routing,
         out: &mut Vec<Effect>,
-    ) -> Next {
+    ) -> ControlFlow<Next, Routing> {
         let usable = routing.cached.filter(|r| r.certainty == Certainty::Bound);
         let Some(slot) = place::alone(directory, pool, routing.session, usable.as_ref()) else {
-            return self.without_worker(out);
+            return ControlFlow::Continue(routing);
         };
         let pending = Pending {
             session: routing.session,
-            version: env.vm.version_after(routing.cached.map(|r| r.version)),
+            version: env.vm.version_after(routing.seen),
             pool: routing.pool,
             request: routing.request,
             hold: None,
             cached: false,
         };
-        self.place(
+        ControlFlow::Break(self.place(
             env,
             directory,
             pool,
@@ -406,7 +449,16 @@ impl RequestFlow {
             Counter::PlacedAlone,
             Some(pending),
             out,
-        )
+        ))
+    }
+
+    /// A turn that asked and can be placed nowhere: the service may have made a hold for it, which nobody else would end.
+    fn give_up(&mut self, env: &mut Env<'_>, routing: Routing, why: Counter, out: &mut Vec<Effect>) {
+        self.pass(why, out);
+        if !matches!(routing.outcome, None | Some(Outcome::Held)) {
+            return;
+        }
+        fail(env, reference(routing.session), routing.pool, routing.request, None, out);
     }
 
     fn unpinned(
@@ -605,6 +657,12 @@ fn record(env: &Env<'_>, routing: &Routing, slot: &Slot, version: Version, certa
         generation: env.vm.generation,
         certainty,
     }
+}
+
+/// The session's record as the page has it now.
+fn found_now(env: &Env<'_>, head: &impl Head, session: Session) -> Option<Record> {
+    let page = head.page(page::page_of(session.id, env.config.page_count))?;
+    page::find(&page, session.id)
 }
 
 fn reference(session: Session) -> SessionRef {

@@ -103,10 +103,12 @@ pub fn with(page: &[u8], record: &Record, page_bytes: usize) -> Option<Vec<u8>> 
     Some(assemble(&kept))
 }
 
-/// The page without the session's record, when that record has exactly this version; `None` when there is nothing to remove.
+/// The page without the session's held record, when that has exactly this version; `None` when there is nothing to remove.
+///
+/// A bound record stays although its version is the same: another turn of the same hold was accepted.
 #[must_use]
 pub fn without(page: &[u8], id: SessionId, version: Version) -> Option<Vec<u8>> {
-    find(page, id).filter(|old| old.version == version)?;
+    find(page, id).filter(|old| old.version == version && old.certainty == Certainty::Held)?;
     let kept: Vec<[u8; RECORD_BYTES]> = others(page, id).collect();
     Some(assemble(&kept))
 }

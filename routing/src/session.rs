@@ -181,17 +181,23 @@ fn key_of(source: &Source, request: &impl RequestView) -> Found {
 fn value_of(source: &Source, request: &impl RequestView) -> Option<Vec<u8>> {
     match source {
         Source::Header { spellings } => spellings.iter().find_map(|name| request.header(name)),
-        Source::ClaudeCode => request.header(header::CLAUDE_SESSION),
+        Source::ClaudeCode => either_spelling(request, header::CLAUDE_SESSION),
         Source::Cookie { name } => request.header(header::http::COOKIE).and_then(|line| cookie(&line, name)),
         Source::Query { name } => request.header(header::http::PATH).and_then(|path| query(&path, name)),
     }
+}
+
+/// The header under its name with `-`, or with `_`, which some clients make of it.
+fn either_spelling(request: &impl RequestView, name: &str) -> Option<Vec<u8>> {
+    request.header(name).or_else(|| request.header(&name.replace('-', "_")))
 }
 
 /// Separates session and agent; not visible ASCII, so no client can forge another's pair with a header, cookie or query.
 const AGENT_SEPARATOR: u8 = 0x1f;
 
 fn narrowed(Key(mut bytes): Key, request: &impl RequestView) -> Found {
-    if let Some(agent) = request.header(header::CLAUDE_AGENT).filter(|agent| visible(agent.trim_ascii())) {
+    let agent = either_spelling(request, header::CLAUDE_AGENT);
+    if let Some(agent) = agent.filter(|agent| visible(agent.trim_ascii())) {
         bytes.push(AGENT_SEPARATOR);
         bytes.extend_from_slice(agent.trim_ascii());
     }
@@ -220,8 +226,8 @@ fn cookie(line: &[u8], name: &str) -> Option<Vec<u8>> {
 }
 
 fn query(path: &[u8], name: &str) -> Option<Vec<u8>> {
+    let path = path.split(|b| *b == b'#').next()?;
     let query = path.splitn(2, |b| *b == b'?').nth(1)?;
-    let query = query.split(|b| *b == b'#').next()?;
     query.split(|b| *b == b'&').find_map(|pair| {
         let mut halves = pair.splitn(2, |b| *b == b'=');
         let (key, value) = (halves.next()?, halves.next().unwrap_or_default());

@@ -138,6 +138,22 @@ fn pool_by(root: &mut Fields<'_>) -> Option<PoolName> {
         .ok()
 }
 
+/// Longest text of the document that a fault repeats, in bytes.
+const SHOWN_BYTES_MAX: usize = 80;
+
+/// A value as a fault shows it.
+fn shown(value: &Value) -> String {
+    short(&value.to_string())
+}
+
+fn short(text: &str) -> String {
+    if text.len() <= SHOWN_BYTES_MAX {
+        return text.to_owned();
+    }
+    let end = text.floor_char_boundary(SHOWN_BYTES_MAX);
+    format!("{}…", text.get(..end).unwrap_or_default())
+}
+
 /// One JSON object and where it stands.
 struct Fields<'a> {
     object: &'a Map<String, Value>,
@@ -157,7 +173,7 @@ impl Fields<'_> {
 
     fn only(&mut self, known: &[&str]) {
         for name in self.object.keys().filter(|name| !known.contains(&name.as_str())) {
-            let path = self.at(name);
+            let path = self.at(&short(name));
             self.errors.add(path, "is not a known field", known.join(", "));
         }
     }
@@ -182,7 +198,11 @@ impl Fields<'_> {
         match value.as_u64() {
             Some(number) if (min..=max).contains(&number) => number,
             _ => {
-                self.fault(name, &format!("is {value}"), &format!("a whole number in {min}..={max}"));
+                self.fault(
+                    name,
+                    &format!("is {}", shown(value)),
+                    &format!("a whole number in {min}..={max}"),
+                );
                 default
             }
         }
@@ -211,7 +231,11 @@ impl Fields<'_> {
             Some(value) if value.as_str() == Some(default.0) => default.1,
             Some(value) if value.as_str() == Some(other.0) => other.1,
             Some(value) => {
-                self.fault(name, &format!("is {value}"), &format!("{:?} or {:?}", default.0, other.0));
+                self.fault(
+                    name,
+                    &format!("is {}", shown(value)),
+                    &format!("{:?} or {:?}", default.0, other.0),
+                );
                 default.1
             }
         }
@@ -235,7 +259,7 @@ impl Fields<'_> {
                 Ok(source) => sources.push(source),
                 Err(problem) => self.fault(
                     &format!("{name}[{index}]"),
-                    &format!("is {value}: {problem}"),
+                    &format!("is {}: {problem}", shown(value)),
                     session::SOURCE_FORMS,
                 ),
             }

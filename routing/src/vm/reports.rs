@@ -60,7 +60,9 @@ impl Reports {
         if self.sent.as_ref().is_some_and(|sent| now.since(sent.at) < ANSWER_WITHIN && now >= sent.at) {
             return None;
         }
-        let lease_due = self.last.is_none_or(|last| now.since(last) >= HEARTBEAT || now < last);
+        // The service may still believe in the load before a report that was lost.
+        let unheard = self.sent.is_some();
+        let lease_due = unheard || self.last.is_none_or(|last| now.since(last) >= HEARTBEAT || now < last);
         if self.entries.is_empty() && in_flight == self.last_in_flight && !lease_due {
             return None;
         }
@@ -82,6 +84,7 @@ impl Reports {
     /// It got lost: its entries go with the next one.
     pub fn lost(&mut self) {
         self.sent = None;
+        self.last = None;
     }
 
     /// Entries waiting.
