@@ -6,7 +6,7 @@ use routing::contract::{Affinity, Policy};
 use routing::time::Millis;
 use serde_json::{Value, json};
 
-fn refused(value: &Value, expected: Expect) {
+fn refused(value: &Value, expected: &Expect) {
     let faults = parse(value.to_string().as_bytes()).expect_err("accepted");
     expected.assert_eq(&faults.to_string());
 }
@@ -51,7 +51,7 @@ fn every_fault_is_told_at_once_with_its_path() {
             ],
             "listen": "0.0.0.0",
         }),
-        expect![[r#"
+        &expect![[r#"
             pools[0].policy: "fastest" is none of least_loaded, session_hash
             pools[0].affinity: "soft" is none of hard, off
             pools[0].ttl_s: 0 is not in 1..=31536000
@@ -70,7 +70,7 @@ fn every_fault_is_told_at_once_with_its_path() {
 
 #[test]
 fn a_file_without_pools_is_refused() {
-    refused(&json!({}), expect!["pools: has 0 entries (allowed: 1..=256 entries)"]);
-    refused(&json!([]), expect!["(document): a list is not an object (allowed: a JSON object)"]);
+    refused(&json!({}), &expect!["pools: has 0 entries (allowed: 1..=256 entries)"]);
+    refused(&json!([]), &expect!["(document): a list is not an object (allowed: a JSON object)"]);
     assert!(parse(b"pools: []").unwrap_err().to_string().contains("is not JSON"));
 }

@@ -9,7 +9,7 @@ fn read(value: &Value) -> Result<WorkerSpec, String> {
     parse(value.to_string().as_bytes(), Some("w1")).map_err(|faults| faults.to_string())
 }
 
-fn refused(value: &Value, expected: Expect) {
+fn refused(value: &Value, expected: &Expect) {
     expected.assert_eq(&read(value).expect_err("accepted"));
 }
 
@@ -68,7 +68,7 @@ fn every_fault_is_told_at_once_with_its_path() {
             ],
             "colour": "blue",
         }),
-        expect![[r#"
+        &expect![[r#"
             id: "w2" is not "w1", the id in the path (allowed: w1)
             pool: "a b" may hold only ASCII letters, digits, '-', '_' and '.', found ' '
             models[0]: is 0 bytes long (allowed: 1..=256 bytes)
@@ -94,19 +94,19 @@ fn endpoints_must_join_without_gap_or_overlap() {
     let two = |start: u32, address: &str| json!({ "endpoints": [{ "address": "a:1", "dp_size": 4 }, { "address": address, "dp_start": start, "dp_size": 4 }] });
     refused(
         &two(3, "b:1"),
-        expect![
+        &expect![
             "endpoints[1].dp_start: ranks 3..7 overlap ranks 0..4 (allowed: ranges that join without gap or overlap)"
         ],
     );
     refused(
         &two(5, "b:1"),
-        expect![
+        &expect![
             "endpoints[1].dp_start: ranks 5..9 leave a gap after ranks 0..4 (allowed: ranges that join without gap or overlap)"
         ],
     );
     refused(
         &two(4, "A:1"),
-        expect![
+        &expect![
             "endpoints[1].address: a:1 is the address of an earlier endpoint (allowed: each address once)"
         ],
     );
@@ -118,23 +118,23 @@ fn ranks_need_a_header_that_names_them() {
     let one = |engine: &str, numbering: Option<&str>, dp_size: u32| json!({ "engine": engine, "endpoints": [{ "address": "a:1", "rank_numbering": numbering, "dp_size": dp_size }] });
     refused(
         &one("trtllm", None, 8),
-        expect![
+        &expect![
             "endpoints[0].dp_size: 8 ranks behind one endpoint cannot be told apart without a rank header (allowed: 1 when rank_numbering is none (the default of trtllm and custom))"
         ],
     );
     refused(
         &one("trtllm", Some("global"), 8),
-        expect!["endpoints[0].rank_numbering: trtllm takes no rank over HTTP (allowed: none)"],
+        &expect!["endpoints[0].rank_numbering: trtllm takes no rank over HTTP (allowed: none)"],
     );
     refused(
         &one("custom", None, 2),
-        expect![
+        &expect![
             "endpoints[0].dp_size: 2 ranks behind one endpoint cannot be told apart without a rank header (allowed: 1 when rank_numbering is none (the default of trtllm and custom))"
         ],
     );
     refused(
         &one("vllm", Some("none"), 2),
-        expect![
+        &expect![
             "endpoints[0].dp_size: 2 ranks behind one endpoint cannot be told apart without a rank header (allowed: 1 when rank_numbering is none (the default of trtllm and custom))"
         ],
     );
@@ -146,12 +146,12 @@ fn ranks_need_a_header_that_names_them() {
 fn sizes_are_bounded() {
     let endpoint = |i: usize| json!({ "address": format!("a{i}:1"), "dp_start": i });
     let many: Vec<Value> = (0..=ENDPOINTS_MAX).map(endpoint).collect();
-    refused(&json!({ "endpoints": many }), expect!["endpoints: has 65 entries (allowed: 1..=64 entries)"]);
-    refused(&json!({}), expect!["endpoints: has 0 entries (allowed: 1..=64 entries)"]);
+    refused(&json!({ "endpoints": many }), &expect!["endpoints: has 65 entries (allowed: 1..=64 entries)"]);
+    refused(&json!({}), &expect!["endpoints: has 0 entries (allowed: 1..=64 entries)"]);
     let wide = |i: u32| json!({ "address": format!("a{i}:1"), "dp_start": i * 600, "dp_size": 600 });
     refused(
         &json!({ "endpoints": [wide(0), wide(1)] }),
-        expect!["endpoints: 1200 ranks in all are more than 1024 (allowed: 1..=1024 ranks a worker)"],
+        &expect!["endpoints: 1200 ranks in all are more than 1024 (allowed: 1..=1024 ranks a worker)"],
     );
     let noisy: serde_json::Map<String, Value> =
         (0..200).map(|i| (format!("x{i}"), Value::Bool(true))).collect();

@@ -177,14 +177,24 @@ impl State {
             }
             Command::Probe { worker, endpoint, healthy } => done(self.probe(&worker, endpoint, healthy)),
             Command::Route { request, draw } => Reply::Route(self.route(now, request, draw)),
-            Command::Report(report) => done(Ok(self.report(now, report))),
             Command::Watch { query, salt } => Reply::Watch(self.watch(&query, salt)),
             Command::ReleaseSession { id } => done(self.release_by_hand(now, id)),
-            Command::NodeAck { node, resource, version } => {
-                done(Ok(self.node_ack(now, &node, resource, version)))
+            Command::Report(report) => {
+                self.report(now, report);
+                Reply::Done
             }
-            Command::NodeReturned { node, resource } => done(Ok(self.node_returned(now, &node, resource))),
-            Command::Expire => done(Ok(self.expire(now))),
+            Command::NodeReturned { node, resource } => {
+                self.node_returned(now, &node, resource);
+                Reply::Done
+            }
+            Command::NodeAck { node, resource, version } => {
+                self.node_ack(now, &node, resource, version);
+                Reply::Done
+            }
+            Command::Expire => {
+                self.expire(now);
+                Reply::Done
+            }
         }
     }
 

@@ -69,7 +69,7 @@ impl State {
                 let unknown = self.workers.by_id(&target.worker).is_none();
                 self.counters.commit_unknown_worker += u64::from(unknown);
                 let commit = Commit { session, hold, slot: self.slot_of(&target), version };
-                self.committed(now, &pool, commit);
+                self.committed(now, &pool, &commit);
             }
             Entry::Failed { session, request, hold, pool: _ } => self.failed(vm, session.id, request, hold),
             Entry::Touched { session, pool, version } => self.touched(now, session, &pool, version),
@@ -95,7 +95,7 @@ impl State {
         self.counters.slot_unknown_worker += u64::from(!known);
     }
 
-    fn committed(&mut self, now: Timestamp, pool: &PoolName, commit: Commit) {
+    fn committed(&mut self, now: Timestamp, pool: &PoolName, commit: &Commit) {
         let Some(pool) = self.pools.get(pool) else {
             self.counters.commit_unknown_pool += 1;
             return;
@@ -108,15 +108,14 @@ impl State {
         if !self.plausible(commit.version) {
             return;
         }
-        let of_hold = self.version_of_hold(&commit);
+        let of_hold = self.version_of_hold(commit);
         let version = of_hold.unwrap_or(commit.version);
-        let before = self.sessions.by_id(commit.session.id).and_then(|s| s.record);
         let theirs = Record { version, place: Place::Bound(commit.slot), deadline };
-        let Some(hold) = self.merge_record(commit.session, theirs) else { return };
-        let committed = of_hold.is_some() && hold == HoldEnd::Ended;
+        let Some(joined) = self.merge_record(commit.session, theirs) else { return };
+        let committed = of_hold.is_some() && joined.hold == HoldEnd::Ended;
         self.counters.holds_committed += u64::from(committed);
-        self.counters.holds_gave_way += u64::from(hold == HoldEnd::Ended && !committed);
-        self.tell_others(&commit, before);
+        self.counters.holds_gave_way += u64::from(joined.hold == HoldEnd::Ended && !committed);
+        self.tell_others(commit, &joined);
     }
 
     /// The version a commit gets: that of the hold it names, whoever of its owners got the answer.
@@ -127,18 +126,19 @@ impl State {
     }
 
     /// Joins a record into the table; `None` when there is no room for it. Anything newer ends a hold.
-    pub(super) fn merge_record(&mut self, session: SessionRef, theirs: Record) -> Option<HoldEnd> {
+    pub(super) fn merge_record(&mut self, session: SessionRef, theirs: Record) -> Option<Joined> {
         if !self.room_for(session.id) {
             self.counters.commit_table_full += 1;
             return None;
         }
-        let (merged, hold) = self.sessions.edit(session.id, session.rank_hash, |s| join(s, theirs));
-        self.count_merge(merged);
-        if merged == Merged::EqualConflict {
-            let version = self.next_version(theirs.version.seq);
-            self.sessions.edit(session.id, session.rank_hash, |s| set_version(s, version));
+        let mut joined = self.sessions.edit(session.id, session.rank_hash, |s| join(s, theirs));
+        self.count_merge(joined.merged);
+        if joined.merged == Merged::EqualConflict {
+            joined.now.version = self.next_version(theirs.version.seq);
+            let now = joined.now;
+            self.sessions.edit(session.id, session.rank_hash, |s| s.record = Some(now));
         }
-        Some(hold)
+        Some(joined)
     }
 
     fn count_merge(&mut self, merged: Merged) {
@@ -154,10 +154,10 @@ impl State {
     }
 
     /// Publishes the binding when an Envoy is known to cache another: the committer's, or the one that was replaced.
-    fn tell_others(&mut self, commit: &Commit, before: Option<Record>) {
-        let Some(now) = self.sessions.by_id(commit.session.id).and_then(|s| s.record) else { return };
+    fn tell_others(&mut self, commit: &Commit, joined: &Joined) {
+        let now = joined.now;
         let committer_differs = (now.version, now.slot()) != (commit.version, Some(commit.slot));
-        let moved = before.is_some_and(|b| b.slot().is_some() && b.version != now.version);
+        let moved = joined.before.is_some_and(|b| b.slot().is_some() && b.version != now.version);
         if committer_differs || moved {
             self.publish(commit.session, now);
         }
@@ -262,6 +262,14 @@ enum Concurrent {
     Goes,
 }
 
+/// What a merge found and left.
+pub(super) struct Joined {
+    before: Option<Record>,
+    now: Record,
+    merged: Merged,
+    pub(super) hold: HoldEnd,
+}
+
 /// Whether a merge ended a hold.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum HoldEnd {
@@ -293,16 +301,11 @@ fn leave(session: &mut Session, owner: Owner, named: Option<HoldId>) -> Left {
     }
 }
 
-fn join(session: &mut Session, theirs: Record) -> (Merged, HoldEnd) {
-    let (record, merged) = merge(session.record, theirs);
-    session.record = Some(record);
+fn join(session: &mut Session, theirs: Record) -> Joined {
+    let before = session.record;
+    let (now, merged) = merge(before, theirs);
+    session.record = Some(now);
     let newer = matches!(merged, Merged::Inserted | Merged::ReplacedNewer);
     let ended = newer && session.hold.take().is_some();
-    (merged, if ended { HoldEnd::Ended } else { HoldEnd::None })
-}
-
-const fn set_version(session: &mut Session, version: Version) {
-    if let Some(record) = &mut session.record {
-        record.version = version;
-    }
+    Joined { before, now, merged, hold: if ended { HoldEnd::Ended } else { HoldEnd::None } }
 }

@@ -49,7 +49,7 @@ impl State {
             None => self.unpinned(&asked, session),
         };
         self.reserve(&asked, &decision);
-        self.answer(&asked, session.map(|s| s.id), decision)
+        self.answer(&asked, session.map(|s| s.id), &decision)
     }
 
     /// A failure that is still on its way must not be joined by its own retry.
@@ -100,8 +100,8 @@ impl State {
         }
         let deadline = asked.now + asked.pool.ttl_ms;
         let record = Record { version: cached.version, place: Place::Bound(slot), deadline };
-        let Some(hold) = self.merge_record(session, record) else { return false };
-        self.counters.holds_gave_way += u64::from(hold == HoldEnd::Ended);
+        let Some(joined) = self.merge_record(session, record) else { return false };
+        self.counters.holds_gave_way += u64::from(joined.hold == HoldEnd::Ended);
         if known.is_some_and(|known| known.slot().is_some()) {
             self.publish(session, record);
         }
@@ -217,8 +217,8 @@ impl State {
         self.counters.reservations_dropped += u64::from(dropped);
     }
 
-    fn answer(&self, asked: &Asked, session: Option<SessionId>, decision: Decision) -> RouteReply {
-        let (outcome, version, hold, reason) = match decision {
+    fn answer(&self, asked: &Asked, session: Option<SessionId>, decision: &Decision) -> RouteReply {
+        let (outcome, version, hold, reason) = match *decision {
             Decision::Held { version, hold, reason, .. } => (Outcome::Held, version, Some(hold), reason),
             Decision::Bound { version, reason, .. } => (Outcome::Bound, version, None, reason),
             Decision::Unpinned { reason, .. } => (Outcome::Unpinned, Version::default(), None, reason),

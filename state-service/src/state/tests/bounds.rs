@@ -186,7 +186,7 @@ fn owners_reservations_and_slots_of_one_vm_are_bounded() {
 fn absurd_counts_do_not_break_the_sum() {
     check(
         "worker w1; report A w1=4294967295; report B w1=4294967295; report A w1=0; report B w1=1; report B",
-        expect![[r#"
+        &expect![[r#"
             worker w1 -> Created
             report A w1=4294967295 -> w1=4294967295+0
             report B w1=4294967295 -> w1=4294967295+0
@@ -201,7 +201,7 @@ fn absurd_counts_do_not_break_the_sum() {
 fn garbage_is_counted_not_believed() {
     check(
         "worker w1; touch a v=1; release a v=1; fail a r1; commit a r1 alone=9223372036854775807/1 on=w1; route a r2; show a",
-        expect![[r#"
+        &expect![[r#"
             worker w1 -> Created
             touch a v=1 -> none [touch_unknown]
             release a v=1 -> none [release_unknown]

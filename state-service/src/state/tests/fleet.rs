@@ -7,7 +7,7 @@ use expect_test::expect;
 fn probes_take_a_worker_down_after_three_and_up_after_two() {
     check(
         "worker w1; states; probe w1 +; probe w1 --+; probe w1 ---; probe w1 +; probe w1 -+; probe w1 +; states; count workers_down",
-        expect![[r#"
+        &expect![[r#"
             worker w1 -> Created
             states -> w1=Joining
             probe w1 + -> Ready
@@ -29,7 +29,7 @@ fn requests_make_a_worker_suspect_slot_by_slot() {
          slot w1 answered rank=2; slot w1 answered rank=1; slot w1 5xx rank=3 count=2; slot w1 answered rank=3;
          slot w1 5xx rank=3 count=3; probe w1 +++++++++; probe w1 +; slot w1 refused rank=99; slot w7 refused;
          count slot_unknown_worker",
-        expect![[r#"
+        &expect![[r#"
             worker w1 ranks=0..4 -> Created
             probe w1 + -> Ready
             slot w1 refused rank=1 -> Ready
@@ -54,7 +54,7 @@ fn a_suspect_keeps_its_sessions_and_gets_new_ones_only_when_alone() {
     check(
         "worker w1; worker w2; route a r1; commit a r1; slot w1 refused count=2; route a r2; route b r3; route c r4;
          probe w2 ---; route d r5; probe w1 ---; route e r6",
-        expect![[r#"
+        &expect![[r#"
             worker w1 -> Created
             worker w2 -> Created
             route a r1 -> held w1 v1 least_loaded
@@ -76,7 +76,7 @@ fn draining_keeps_its_sessions_until_the_deadline() {
     check(
         "worker w1; worker w2; route a r1; commit a r1; drain w1 60s; states; route a r2; route b r3; route c r4;
          wait 59s alive=A; route a r5; wait 1s alive=A; states; route a r6; commit a r6; moves; resume w1; states; drain w7",
-        expect![[r#"
+        &expect![[r#"
             worker w1 -> Created
             worker w2 -> Created
             route a r1 -> held w1 v1 least_loaded
@@ -104,7 +104,7 @@ fn draining_keeps_its_sessions_until_the_deadline() {
 fn a_drain_survives_the_same_declaration_and_a_new_one() {
     check(
         "worker w1; drain w1; worker w1; states; worker w1 weight=5; states; resume w1; states",
-        expect![[r#"
+        &expect![[r#"
         worker w1 -> Created
         drain w1 -> done
         worker w1 -> Unchanged
@@ -121,7 +121,7 @@ fn a_drain_survives_the_same_declaration_and_a_new_one() {
 fn ranks_are_hashed_over_the_declared_range() {
     check(
         "worker w1 ranks=4..8; route session-1 r1; route conv-42 r2; route s r3; route - r4; commit s r3; route s r5",
-        expect![[r#"
+        &expect![[r#"
             worker w1 ranks=4..8 -> Created
             route session-1 r1 -> held w1:5 v1 least_loaded
             route conv-42 r2 -> held w1:6 v2 least_loaded
@@ -138,7 +138,7 @@ fn a_rank_outside_the_declared_range_re_binds() {
     check(
         "worker w1 ranks=0..8; route session-1 r1; commit session-1 r1; route s r2; commit s r2;
          worker w1 ranks=0..4; route session-1 r3; commit session-1 r3; moves; route s r4; worker w1; route s r5",
-        expect![[r#"
+        &expect![[r#"
             worker w1 ranks=0..8 -> Created
             route session-1 r1 -> held w1:5 v1 least_loaded
             commit session-1 r1 -> Bound w1:5 v1 [holds_committed merge_inserted]
@@ -159,7 +159,7 @@ fn a_rank_outside_the_declared_range_re_binds() {
 fn a_worker_only_binding_stays_worker_only_when_ranks_appear() {
     check(
         "worker w1; route a r1; commit a r1; worker w1 ranks=0..8; route a r2; route b r3",
-        expect![[r#"
+        &expect![[r#"
         worker w1 -> Created
         route a r1 -> held w1 v1 least_loaded
         commit a r1 -> Bound w1 v1 [holds_committed merge_inserted]
@@ -176,7 +176,7 @@ fn load_is_the_sum_of_last_reports_and_open_choices() {
         "worker w1; worker w2; report A w1=5 w2=1; report B w1=2; route a r1@A; route b r2@A; report C; report A w1=1 w2=2;
          report A seq=1 w1=99; count reports_old; route c r3@B; fail c r3@B; report C; wait 31s alive=B; report C;
          remove w1; worker w1; report B w1=3; worker w1 weight=2; report C",
-        expect![[r#"
+        &expect![[r#"
             worker w1 -> Created
             worker w2 -> Created
             report A w1=5 w2=1 -> w1=5+0 w2=1+0
@@ -205,7 +205,7 @@ fn load_is_the_sum_of_last_reports_and_open_choices() {
 fn pools_spring_up_without_a_config_and_end_with_their_last_worker() {
     check(
         "route a r1; route a r2 pool=p; worker w1 pool=p; route a r3 pool=p; worker w1; route a r4 pool=p; route a r5",
-        expect![[r#"
+        &expect![[r#"
             route a r1 -> noworker - v0 no_worker
             route a r2 pool=p -> unknownpool - v0 unknown_pool
             worker w1 pool=p -> Created
@@ -222,7 +222,7 @@ fn what_collides_is_refused_and_changes_nothing() {
     check(
         "worker w1 at=10.0.0.1:8000; worker w2 at=10.0.0.1:8000; worker w1 at=10.0.0.1:8000; states; remove w2; drain w2;
          resume w2; delete a",
-        expect![[r#"
+        &expect![[r#"
             worker w1 at=10.0.0.1:8000 -> Created
             worker w2 at=10.0.0.1:8000 -> refused: address 10.0.0.1:8000 belongs to worker w1
             worker w1 at=10.0.0.1:8000 -> Unchanged

@@ -7,7 +7,7 @@ use expect_test::expect;
 fn first_turn_holds_and_its_answer_binds() {
     check(
         "worker w1; worker w2; route a r1; show a; commit a r1; route a r2; route a r3@B; moves",
-        expect![[r#"
+        &expect![[r#"
         worker w1 -> Created
         worker w2 -> Created
         route a r1 -> held w1 v1 least_loaded
@@ -24,7 +24,7 @@ fn first_turn_holds_and_its_answer_binds() {
 fn concurrent_first_turns_join_one_hold_and_any_of_them_commits() {
     check(
         "worker w1; worker w2; route a r1; route a r2@B; route a r3@C; commit a r2@B; commit a r1; fail a r3@C; moves",
-        expect![[r#"
+        &expect![[r#"
             worker w1 -> Created
             worker w2 -> Created
             route a r1 -> held w1 v1 least_loaded
@@ -42,7 +42,7 @@ fn concurrent_first_turns_join_one_hold_and_any_of_them_commits() {
 fn asking_twice_for_one_request_makes_one_owner() {
     check(
         "worker w1; route a r1; route a r1; show a; fail a r1",
-        expect![[r#"
+        &expect![[r#"
         worker w1 -> Created
         route a r1 -> held w1 v1 least_loaded
         route a r1 -> held w1 v1 joined
@@ -56,7 +56,7 @@ fn asking_twice_for_one_request_makes_one_owner() {
 fn a_hold_goes_with_its_last_owner() {
     check(
         "worker w1; worker w2; route a r1; route a r2@B; fail a r1; fail a r1; fail a r2@B; route a r3; commit a r1",
-        expect![[r#"
+        &expect![[r#"
             worker w1 -> Created
             worker w2 -> Created
             route a r1 -> held w1 v1 least_loaded
@@ -74,7 +74,7 @@ fn a_hold_goes_with_its_last_owner() {
 fn a_failure_whose_reply_came_too_late_names_no_hold() {
     check(
         "worker w1; route a r1; fail a r2 hold=none; fail a r1 hold=none; count failed_late",
-        expect![[r#"
+        &expect![[r#"
         worker w1 -> Created
         route a r1 -> held w1 v1 least_loaded
         fail a r2 hold=none -> Held { owners: 1 } w1 v1 [failed_late]
@@ -88,7 +88,7 @@ fn a_failure_whose_reply_came_too_late_names_no_hold() {
 fn unsent_failure_is_applied_before_the_choice() {
     check(
         "worker w1; worker w2; route a r1; route a r2 failed=r1; count route_joined; count holds_rolled_back",
-        expect![[r#"
+        &expect![[r#"
             worker w1 -> Created
             worker w2 -> Created
             route a r1 -> held w1 v1 least_loaded
@@ -104,7 +104,7 @@ fn holds_go_with_the_vm_that_owns_them_not_with_time() {
     check(
         "worker w1; route a r1@A; route b r2@B; route a r3@B; wait 60s alive=B; show a; show b; wait 40s; show a; show b;
          count holds_orphaned; count vms_expired",
-        expect![[r#"
+        &expect![[r#"
             worker w1 -> Created
             route a r1@A -> held w1 v1 least_loaded
             route b r2@B -> held w1 v2 least_loaded
@@ -125,7 +125,7 @@ fn holds_go_with_the_vm_that_owns_them_not_with_time() {
 fn a_new_epoch_of_a_node_does_not_bury_its_other_vms() {
     check(
         "worker w1; route a r1@A; route b r2@A2; route c r3@A3; wait 20s alive=A; show a",
-        expect![[r#"
+        &expect![[r#"
         worker w1 -> Created
         route a r1@A -> held w1 v1 least_loaded
         route b r2@A2 -> held w1 v2 least_loaded
@@ -141,7 +141,7 @@ fn late_commit_after_a_rebind_is_a_conflict_and_its_envoy_is_told() {
     check(
         "worker w1; route a r1; commit a r1; worker w2; probe w1 ---; route a r2; commit a r2; moves;
          commit a r1; moves; touch a v=1; release a v=1",
-        expect![[r#"
+        &expect![[r#"
             worker w1 -> Created
             route a r1 -> held w1 v1 least_loaded
             commit a r1 -> Bound w1 v1 [holds_committed merge_inserted]
@@ -163,7 +163,7 @@ fn a_session_moves_when_its_worker_is_removed_and_only_by_a_commit() {
     check(
         "worker w1; route a r1; commit a r1; worker w2; remove w1; route a r2; moves; fail a r2; show a;
          route a r3; route a r4@B; commit a r3; commit a r4@B; moves",
-        expect![[r#"
+        &expect![[r#"
             worker w1 -> Created
             route a r1 -> held w1 v1 least_loaded
             commit a r1 -> Bound w1 v1 [holds_committed merge_inserted]
@@ -186,7 +186,7 @@ fn a_session_moves_when_its_worker_is_removed_and_only_by_a_commit() {
 fn a_worker_that_comes_back_before_the_next_turn_keeps_its_sessions() {
     check(
         "worker w1; worker w2; route a r1; commit a r1; remove w1; worker w1; route a r2",
-        expect![[r#"
+        &expect![[r#"
         worker w1 -> Created
         worker w2 -> Created
         route a r1 -> held w1 v1 least_loaded
@@ -202,7 +202,7 @@ fn a_worker_that_comes_back_before_the_next_turn_keeps_its_sessions() {
 fn a_hold_on_a_worker_that_went_down_is_chosen_anew() {
     check(
         "worker w1; worker w2; route a r1; probe w1 ---; route a r2@B; commit a r2@B; commit a r1; moves; show a",
-        expect![[r#"
+        &expect![[r#"
             worker w1 -> Created
             worker w2 -> Created
             route a r1 -> held w1 v1 least_loaded
@@ -221,7 +221,7 @@ fn idle_sessions_expire_and_touched_ones_do_not() {
     check(
         "worker w1; route a r1; commit a r1; route b r2; commit b r2; wait 1700s; touch a v=1; wait 200s;
          show a; show b; route b r3; count sessions_expired",
-        expect![[r#"
+        &expect![[r#"
             worker w1 -> Created
             route a r1 -> held w1 v1 least_loaded
             commit a r1 -> Bound w1 v1 [holds_committed merge_inserted]
@@ -243,7 +243,7 @@ fn a_release_is_remembered_and_nothing_late_raises_it() {
     check(
         "worker w1; route a r1; route a r2@B; commit a r1; release a v=1; moves; commit a r2@B; moves; touch a v=1;
          route a r3; commit a r3; release a v=1; show a; moves",
-        expect![[r#"
+        &expect![[r#"
             worker w1 -> Created
             route a r1 -> held w1 v1 least_loaded
             route a r2@B -> held w1 v1 joined
@@ -266,7 +266,7 @@ fn a_release_is_remembered_and_nothing_late_raises_it() {
 fn a_release_by_hand_ends_hold_and_binding() {
     check(
         "worker w1; route a r1; delete a; show a; commit a r1; delete a; route b r2; commit b r2; delete b; moves",
-        expect![[r#"
+        &expect![[r#"
             worker w1 -> Created
             route a r1 -> held w1 v1 least_loaded
             delete a -> done
@@ -285,7 +285,7 @@ fn a_release_by_hand_ends_hold_and_binding() {
 fn tombstones_are_forgotten_after_the_longer_of_ttl_and_ten_minutes() {
     check(
         "worker w1; route a r1; commit a r1; release a v=1; wait 1799s; show a; wait 2s; show a; count tombstones_expired",
-        expect![[r#"
+        &expect![[r#"
             worker w1 -> Created
             route a r1 -> held w1 v1 least_loaded
             commit a r1 -> Bound w1 v1 [holds_committed merge_inserted]
@@ -304,7 +304,7 @@ fn what_a_filter_placed_alone_is_merged_by_version() {
     check(
         "worker w1; worker w2; commit a r1 alone=1/50 on=w2; route a r2; commit a r3@B alone=1/60 on=w1; moves;
          commit a r1 alone=1/50 on=w2; moves; commit a r4 alone=1/60 on=w1; moves",
-        expect![[r#"
+        &expect![[r#"
             worker w1 -> Created
             worker w2 -> Created
             commit a r1 alone=1/50 on=w2 -> Bound w2 v1/50 [merge_inserted]
@@ -323,7 +323,7 @@ fn what_a_filter_placed_alone_is_merged_by_version() {
 fn a_commit_made_alone_ends_the_hold_of_the_others() {
     check(
         "worker w1; worker w2; route a r1; commit a r9@B alone=1/50 on=w2; route a r3; commit a r1; moves",
-        expect![[r#"
+        &expect![[r#"
         worker w1 -> Created
         worker w2 -> Created
         route a r1 -> held w1 v1 least_loaded
@@ -340,7 +340,7 @@ fn one_version_on_two_slots_ends_in_a_newer_version_for_all() {
     check(
         "worker w1; worker w2; route a r1; route a r2@B; commit a r1; commit a r2@B on=w2; show a; moves;
          commit a r1; commit a r2@B on=w2; show a; moves",
-        expect![[r#"
+        &expect![[r#"
             worker w1 -> Created
             worker w2 -> Created
             route a r1 -> held w1 v1 least_loaded
@@ -362,7 +362,7 @@ fn a_restarted_service_learns_from_the_callers_cache() {
     check(
         "worker w1; worker w2; route a r1 cached=w2,5/3; route a r2@B; route b r3 cached=w9,8/3; commit b r3;
          route c r4 cached=w1,9223372036854775807/3; count version_implausible",
-        expect![[r#"
+        &expect![[r#"
             worker w1 -> Created
             worker w2 -> Created
             route a r1 cached=w2,5/3 -> bound w2 v5/3 adopted
@@ -379,7 +379,7 @@ fn a_restarted_service_learns_from_the_callers_cache() {
 fn a_cache_newer_than_the_table_wins_and_an_older_one_loses() {
     check(
         "worker w1; worker w2; route a r1; commit a r1; route a r2 cached=w2,9/3; moves; route a r3@B cached=w1,1; show a",
-        expect![[r#"
+        &expect![[r#"
             worker w1 -> Created
             worker w2 -> Created
             route a r1 -> held w1 v1 least_loaded
@@ -396,7 +396,7 @@ fn a_cache_newer_than_the_table_wins_and_an_older_one_loses() {
 fn a_joiner_with_a_newer_dead_cache_raises_the_holds_version() {
     check(
         "worker w1; route a r1; route a r2@B cached=w9,6/3; commit a r1; moves; commit a r2@B; moves; show a",
-        expect![[r#"
+        &expect![[r#"
             worker w1 -> Created
             route a r1 -> held w1 v1 least_loaded
             route a r2@B cached=w9,6/3 -> held w1 v7 joined
@@ -414,7 +414,7 @@ fn commits_on_unknown_workers_wait_for_them() {
     check(
         "worker w1; commit a r1 alone=1/50 on=w8; show a; worker w8; route a r2; count commit_unknown_worker;
          commit b r3 alone=1/50 on=w9; route b r4",
-        expect![[r#"
+        &expect![[r#"
             worker w1 -> Created
             commit a r1 alone=1/50 on=w8 -> Bound - v1/50 [merge_inserted commit_unknown_worker]
             show a -> Bound - v1/50

@@ -12,7 +12,7 @@ fn a_node_sees_a_worker_once_all_it_polls_has_it() {
     check(
         "worker w1; sees n; ack n cds 0; ack n eds:default 0; ack n cds latest; ack n eds:default latest;
          worker w2; sees n; sees other; ack n cds latest; ack n eds:default latest; ack n eds:default latest",
-        expect![[r#"
+        &expect![[r#"
             worker w1 -> Created
             sees n -> [w1(0+1)]
             ack n cds 0 -> [] [Changed]
@@ -33,7 +33,7 @@ fn a_node_sees_a_worker_once_all_it_polls_has_it() {
 fn a_changed_worker_is_seen_as_it_was_until_acknowledged() {
     check(
         "worker w1 ranks=0..8; ack n cds latest; worker w1 ranks=0..4; sees n; ack n cds latest; remove w1; sees n",
-        expect![[r#"
+        &expect![[r#"
             worker w1 ranks=0..8 -> Created
             ack n cds latest -> [w1(0+8)] []
             worker w1 ranks=0..4 -> Replaced
@@ -50,7 +50,7 @@ fn endpoints_are_acknowledged_pool_by_pool() {
     check(
         "worker w1; worker w2 pool=p; ack n eds:default latest; worker w3 pool=p; worker w4; sees n; ack n eds:p latest;
          ack n eds:default latest; ack n cds 99; count acks_from_the_future",
-        expect![[r#"
+        &expect![[r#"
             worker w1 -> Created
             worker w2 pool=p -> Created
             ack n eds:default latest -> [w1(0+1) w2(0+1)] []
@@ -69,7 +69,7 @@ fn endpoints_are_acknowledged_pool_by_pool() {
 fn a_silent_node_is_forgotten_and_sees_everything() {
     check(
         "worker w1; ack n cds 0; wait 601s; sees n; count nodes_expired",
-        expect![[r#"
+        &expect![[r#"
         worker w1 -> Created
         ack n cds 0 -> [] [Changed]
         wait 601s -> 0 sessions, 0 held, 0 vms
@@ -84,7 +84,7 @@ fn a_restart_of_the_service_hides_nothing_from_envoys_that_were_there() {
     check(
         "worker w1; returns n cds; returns n eds:default; worker w2; sees n; returns n cds; sees n; ack n cds latest;
          ack n eds:default latest; ack new cds 0",
-        expect![[r#"
+        &expect![[r#"
             worker w1 -> Created
             returns n cds -> [w1(0+1)]
             returns n eds:default -> [w1(0+1)]

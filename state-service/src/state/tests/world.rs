@@ -24,7 +24,7 @@ pub(super) struct World {
 /// `key=value` words of the command being run.
 type Words = BTreeMap<String, String>;
 
-pub(super) fn check(script: &str, expected: Expect) {
+pub(super) fn check(script: &str, expected: &Expect) {
     let mut world = World::new(Limits::SERVICE);
     expected.assert_eq(&world.play(script));
 }
@@ -197,7 +197,7 @@ impl World {
         }
         asked.cached = self.word("cached").map(cached);
         if let Some(failed) = self.word("failed") {
-            let entry = self.failure(name, &failed.to_owned());
+            let entry = self.failure(name, failed);
             asked.unsent.push(entry);
         }
         let reply = self.route(asked, 0);
