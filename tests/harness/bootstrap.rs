@@ -131,11 +131,15 @@ impl Bootstrap {
         }
     }
 
-    /// The workers: one static cluster each where the config has such, and all of them behind the default cluster.
+    /// The workers: one static cluster each where the config has such, and all of them behind the default cluster. None at
+    /// all leaves the shipped ones.
     ///
     /// # Errors
     /// The config has no static clusters.
     pub fn workers(&mut self, workers: &[(String, SocketAddr)]) -> Result<()> {
+        if workers.is_empty() {
+            return Ok(());
+        }
         let clusters =
             self.document.pointer_mut("/static_resources/clusters").context("no static clusters")?;
         let clusters = clusters.as_array_mut().context("clusters is no list")?;
@@ -159,6 +163,22 @@ impl Bootstrap {
     /// No plugin configuration is JSON.
     pub fn route_deadline(&mut self, ms: u64) -> Result<()> {
         self.plugin(|config| config["service"]["route_deadline_ms"] = json!(ms))
+    }
+
+    /// How often Envoy asks the service for workers, as Envoy writes durations.
+    ///
+    /// # Errors
+    /// The config asks by no REST source.
+    pub fn discovery_every(&mut self, delay: &str) -> Result<()> {
+        let mut named = 0;
+        walk(&mut self.document, &mut |value| {
+            if let Some(own) = value.get_mut("refresh_delay") {
+                *own = json!(delay);
+                named += 1;
+            }
+        });
+        ensure!(named > 0, "no refresh_delay in the config");
+        Ok(())
     }
 
     /// Changes the configuration of every wasm plugin whose text is a JSON object.

@@ -83,7 +83,7 @@ impl Raw {
     ///
     /// # Errors
     /// A reset, a stall, or no head at all.
-    pub async fn answer(mut self) -> Result<Answer> {
+    pub async fn answer(&mut self) -> Result<Answer> {
         while self.read_some().await? > 0 {}
         let text = String::from_utf8_lossy(&self.seen);
         let end = self.seen.windows(4).position(|four| four == b"\r\n\r\n");

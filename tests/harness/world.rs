@@ -23,7 +23,7 @@ pub struct WorldPlan {
     engines: Vec<EngineSpec>,
     envoys: usize,
     threads: u32,
-    edit: Option<Edit>,
+    edits: Vec<Edit>,
     warm: bool,
 }
 
@@ -32,7 +32,15 @@ impl WorldPlan {
     #[must_use]
     pub fn new(steering: Steering, engines: &[EngineSpec]) -> Self {
         let service = ServicePlan::default();
-        Self { steering, service, engines: engines.to_vec(), envoys: 1, threads: 2, edit: None, warm: true }
+        Self {
+            steering,
+            service,
+            engines: engines.to_vec(),
+            envoys: 1,
+            threads: 2,
+            edits: Vec::new(),
+            warm: true,
+        }
     }
 
     /// Pool `default` has this policy, by a config file.
@@ -63,10 +71,10 @@ impl WorldPlan {
         self
     }
 
-    /// Changes the shipped config.
+    /// Changes the shipped config, after the addresses are in place and after earlier edits.
     #[must_use]
     pub fn edit(mut self, edit: impl FnOnce(&mut Bootstrap) -> Result<()> + Send + 'static) -> Self {
-        self.edit = Some(Box::new(edit));
+        self.edits.push(Box::new(edit));
         self
     }
 
@@ -92,7 +100,7 @@ impl WorldPlan {
         }
         let mut bootstrap = Bootstrap::shipped(self.steering)?;
         world.point(&mut bootstrap)?;
-        if let Some(edit) = self.edit {
+        for edit in self.edits {
             edit(&mut bootstrap)?;
         }
         for index in 0..self.envoys {

@@ -3,4 +3,10 @@
 
 mod affinity;
 mod agreement;
+mod bad_input;
+mod bodies;
 mod first_turn;
+mod shipped;
+mod spoofing;
+mod topology;
+mod upstream_role;
