@@ -81,8 +81,14 @@ impl Service {
             Resource::Cluster => vec![XdsResource::Cluster],
             Resource::Endpoint => self.polled_pools(&request.resource_names),
         };
+        // Our versions start at 1: a text that is none of ours is from another life of the service.
+        let returned = version == 0 && !request.version_info.is_empty();
         for resource in polled {
-            self.apply(Command::NodeAck { node: request.node.id.clone(), resource, version });
+            let node = request.node.id.clone();
+            self.apply(match returned {
+                true => Command::NodeReturned { node, resource },
+                false => Command::NodeAck { node, resource, version },
+            });
         }
     }
 
