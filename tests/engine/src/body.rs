@@ -78,7 +78,7 @@ impl HttpBody for Body {
         match self {
             Self::Whole(bytes) => SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64)),
             Self::Stream(_) => SizeHint::default(),
-            Self::Cut(cut) => cut.promised.clone(),
+            Self::Cut(cut) => cut.promised,
         }
     }
 }

@@ -6,7 +6,7 @@
 //! looked up instead of computed.
 
 use std::collections::HashSet;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use anyhow::{Context, anyhow};
 use minijinja::value::Serde;
@@ -38,7 +38,7 @@ pub(crate) struct Model {
     templates: Environment<'static>,
     texts: TokenCache,
     words: TokenCache,
-    /// Words that start a reply: a capital, no space before them.
+    /// Words that start a reply: no space before them.
     openers: Vec<Word>,
     /// Words that go on: a space before them.
     followers: Vec<Word>,
@@ -55,11 +55,17 @@ pub(crate) enum Start {
 }
 
 impl Model {
-    /// Reads the embedded files.
+    /// The model of every engine of this process.
     ///
     /// # Errors
     /// Only when the embedded files are broken, which a test would have found.
-    pub(crate) fn load() -> anyhow::Result<Self> {
+    pub(crate) fn shared() -> anyhow::Result<Arc<Self>> {
+        static MODEL: LazyLock<Result<Arc<Model>, String>> =
+            LazyLock::new(|| Model::load().map(Arc::new).map_err(|error| error.to_string()));
+        MODEL.clone().map_err(|error| anyhow!(error))
+    }
+
+    fn load() -> anyhow::Result<Self> {
         let tokenizer = Tokenizer::from_bytes(TOKENIZER).map_err(|e| anyhow!("tokenizer.json: {e}"))?;
         let config: Value = serde_json::from_slice(TOKENIZER_CONFIG)?;
         let template = config["chat_template"].as_str().context("no chat_template")?;
@@ -67,9 +73,7 @@ impl Model {
         templates.add_template_owned("chat", template.to_owned())?;
         let vocabulary = vocabulary(&tokenizer);
         Ok(Self {
-            openers: words(&tokenizer, &vocabulary, |text| {
-                text.starts_with(|c: char| c.is_ascii_uppercase())
-            }),
+            openers: words(&tokenizer, &vocabulary, |text| !text.starts_with(' ')),
             followers: words(&tokenizer, &vocabulary, |text| {
                 text.starts_with(' ') && text.chars().skip(1).all(|c| c.is_ascii_lowercase())
             }),
@@ -171,9 +175,8 @@ fn first_cut(text: &str) -> usize {
     let bytes = text.as_bytes();
     // Only beside ASCII, where one byte is one character: elsewhere not to cut is always right.
     let solid = |byte: &u8| byte.is_ascii_graphic();
-    let is_cut = |&at: &usize| {
-        bytes[at] == b' ' && solid(&bytes[at - 1]) && bytes.get(at + 1).is_some_and(|next| solid(next))
-    };
+    let is_cut =
+        |&at: &usize| bytes[at] == b' ' && solid(&bytes[at - 1]) && bytes.get(at + 1).is_some_and(solid);
     (1..bytes.len()).find(is_cut).unwrap_or(bytes.len())
 }
 

@@ -13,7 +13,7 @@ use crate::record::RequestLog;
 /// One engine's state.
 pub(crate) struct Shared {
     pub(crate) config: EngineConfig,
-    pub(crate) model: Model,
+    pub(crate) model: Arc<Model>,
     pub(crate) ranks: Arc<Ranks>,
     pub(crate) log: RequestLog,
     pub(crate) faults: FaultBoard,
@@ -27,7 +27,7 @@ pub(crate) struct InFlight(Arc<Shared>);
 impl Shared {
     pub(crate) fn new(config: EngineConfig) -> anyhow::Result<Arc<Self>> {
         Ok(Arc::new(Self {
-            model: Model::load()?,
+            model: Model::shared()?,
             ranks: Arc::new(Ranks::new(&config)),
             config,
             log: RequestLog::default(),

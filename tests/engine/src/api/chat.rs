@@ -89,7 +89,7 @@ struct Chunks {
 }
 
 impl Chunks {
-    fn chunk(&self, choices: Vec<Raw>, usage: Option<Raw>) -> Raw {
+    fn chunk(&self, choices: &[Raw], usage: Option<Raw>) -> Raw {
         let Identity { id, created, model, .. } = &self.identity;
         let chunk = object! {
             "id": id, "object": "chat.completion.chunk", "created": created, "model": model, "choices": choices,
@@ -109,7 +109,7 @@ impl Format for Chunks {
     fn begin(&mut self, index: usize, prompt: &[u32], usage: &Usage) -> String {
         let delta = object! { "role": "assistant", "content": "" };
         let choice = object! { "index": index, "delta": delta, "logprobs": (), "finish_reason": () };
-        let chunk = self.chunk(vec![choice], self.running(usage));
+        let chunk = self.chunk(&[choice], self.running(usage));
         data(&chunk.with("prompt_token_ids", self.extras.ids(prompt)).with("prompt_text", ()))
     }
 
@@ -122,14 +122,14 @@ impl Format for Chunks {
             choice = choice.with("stop_reason", ());
         }
         let choice = choice.with("token_ids", self.extras.ids(&[word.token]));
-        data(&self.chunk(vec![choice], self.running(usage)))
+        data(&self.chunk(&[choice], self.running(usage)))
     }
 
     fn end(&mut self, usage: &Usage) -> String {
         if !self.extras.final_usage {
             return DONE.to_owned();
         }
-        let chunk = self.chunk(Vec::new(), Some(final_usage(usage)));
+        let chunk = self.chunk(&[], Some(final_usage(usage)));
         data(&chunk.with("system_fingerprint", &self.identity.fingerprint)) + DONE
     }
 }

@@ -101,7 +101,7 @@ struct Chunks {
 }
 
 impl Chunks {
-    fn chunk(&self, choices: Vec<Raw>) -> Raw {
+    fn chunk(&self, choices: &[Raw]) -> Raw {
         let Identity { id, created, model, .. } = &self.identity;
         object! {
             "id": id, "object": "text_completion", "created": created, "model": model, "choices": choices,
@@ -119,7 +119,7 @@ impl Format for Chunks {
             "index": index, "text": &*word.text, "logprobs": (), "finish_reason": last.map(finish_reason),
             "stop_reason": (), "prompt_token_ids": (), "token_ids": self.extras.ids(&[word.token]),
         };
-        let mut chunk = self.chunk(vec![choice]);
+        let mut chunk = self.chunk(&[choice]);
         if self.extras.running_usage {
             chunk = chunk.with("usage", running_usage(usage));
         }
@@ -130,7 +130,7 @@ impl Format for Chunks {
         if !self.extras.final_usage {
             return DONE.to_owned();
         }
-        let chunk = self.chunk(Vec::new()).with("usage", final_usage(usage));
+        let chunk = self.chunk(&[]).with("usage", final_usage(usage));
         data(&chunk.with("system_fingerprint", &self.identity.fingerprint)) + DONE
     }
 }

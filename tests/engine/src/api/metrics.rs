@@ -11,6 +11,7 @@ use crate::shared::Shared;
 
 const CONTENT_TYPE: &str = "text/plain; version=1.0.0; charset=utf-8";
 
+type Count = fn(&RankFigures) -> u64;
 type Reading = fn(&Shared, &RankFigures) -> f64;
 
 /// Name, kind, help, value.
@@ -71,7 +72,7 @@ fn head(text: &mut String, name: &str, kind: &str, help: &str) {
 
 fn successes(text: &mut String, figures: &[RankFigures], model: &str) {
     head(text, "request_success_total", "counter", "Count of successfully processed requests.");
-    let by_reason: [(&str, fn(&RankFigures) -> u64); 3] =
+    let by_reason: [(&str, Count); 3] =
         [("stop", |f| f.stopped), ("length", |f| f.limited), ("abort", |f| f.aborted)];
     for (reason, read) in by_reason {
         for rank in figures {

@@ -106,7 +106,7 @@ impl Head {
         self.echo(key).and_then(Value::as_f64).unwrap_or(1.0)
     }
 
-    fn response(&self, status: &str, incomplete: Option<Raw>, output: Vec<Raw>, usage: Option<Raw>) -> Raw {
+    fn response(&self, status: &str, incomplete: Option<&Raw>, output: &[Raw], usage: Option<&Raw>) -> Raw {
         object! {
             "id": self.id, "created_at": self.created, "incomplete_details": incomplete,
             "instructions": self.echo("instructions"), "metadata": self.echo("metadata"), "model": self.model,
@@ -127,15 +127,11 @@ impl Head {
             Finish::Stop => ("completed", None),
             Finish::Length => ("incomplete", Some(object! { "reason": "max_output_tokens" })),
         };
-        self.response(
-            status,
-            incomplete,
-            vec![self.message("completed", vec![part(text)])],
-            Some(usage(counted)),
-        )
+        let output = [self.message("completed", &[part(text)])];
+        self.response(status, incomplete.as_ref(), &output, Some(&usage(counted)))
     }
 
-    fn message(&self, status: &str, content: Vec<Raw>) -> Raw {
+    fn message(&self, status: &str, content: &[Raw]) -> Raw {
         object! {
             "id": self.message_id, "content": content, "role": "assistant", "status": status, "type": "message",
             "phase": (),
@@ -191,8 +187,8 @@ impl Events {
 
 impl Format for Events {
     fn begin(&mut self, _index: usize, _prompt: &[u32], _usage: &Usage) -> String {
-        let started = self.head.response("in_progress", None, Vec::new(), None);
-        let item = self.head.message("in_progress", Vec::new());
+        let started = self.head.response("in_progress", None, &[], None);
+        let item = self.head.message("in_progress", &[]);
         let added = self.place("part", part(""));
         self.next("response.created", object! { "response": started.clone() })
             + &self.next("response.in_progress", object! { "response": started })
@@ -211,7 +207,7 @@ impl Format for Events {
         let text = std::mem::take(&mut self.text);
         let done = self.place("logprobs", Raw("[]".to_owned())).with("text", &text);
         let part_done = self.place("part", part(&text));
-        let item = self.head.message("completed", vec![part(&text)]);
+        let item = self.head.message("completed", &[part(&text)]);
         let response = self.head.complete(&text, self.finish, usage);
         self.next("response.output_text.done", done)
             + &self.next("response.content_part.done", part_done)

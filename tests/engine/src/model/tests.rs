@@ -21,7 +21,7 @@ const TEXTS: [&str; 12] = [
 
 #[test]
 fn cutting_at_spaces_changes_no_token() {
-    let model = Model::load().unwrap();
+    let model = Model::shared().unwrap();
     let corpus = include_str!("../../model/corpus.txt");
     for text in TEXTS.iter().copied().chain(corpus.lines()).chain([corpus]) {
         assert_eq!(&*model.encode(text, Start::Plain), model.encode_whole(text), "{text:?}");
@@ -30,7 +30,7 @@ fn cutting_at_spaces_changes_no_token() {
 
 #[test]
 fn bos_is_in_front_where_asked() {
-    let model = Model::load().unwrap();
+    let model = Model::shared().unwrap();
     let plain = model.encode("hello world", Start::Plain);
     let marked = model.encode("hello world", Start::Bos);
     assert_eq!((marked[0], &marked[1..]), (BOS, &plain[..]));
@@ -38,7 +38,7 @@ fn bos_is_in_front_where_asked() {
 
 #[test]
 fn a_conversation_renders_as_chatml() {
-    let model = Model::load().unwrap();
+    let model = Model::shared().unwrap();
     let messages = json!([{"role": "system", "content": "Be brief."}, {"role": "user", "content": "hi"}]);
     let text = model.render(&messages, None, Generate::Reply).unwrap();
     let expected =
@@ -54,7 +54,7 @@ fn a_conversation_renders_as_chatml() {
 
 #[test]
 fn a_reply_is_the_same_tokens_in_the_next_turn() {
-    let model = Model::load().unwrap();
+    let model = Model::shared().unwrap();
     let prompt = "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n";
     for seed in 0..200 {
         let reply = model.reply(seed, 40);
@@ -68,14 +68,14 @@ fn a_reply_is_the_same_tokens_in_the_next_turn() {
 
 #[test]
 fn there_are_words_enough_to_tell_replies_apart() {
-    let model = Model::load().unwrap();
+    let model = Model::shared().unwrap();
     assert!(model.openers.len() >= 16, "{}", model.openers.len());
     assert!(model.followers.len() >= 400, "{}", model.followers.len());
 }
 
 #[test]
 fn replies_depend_on_the_seed_alone() {
-    let model = Model::load().unwrap();
+    let model = Model::shared().unwrap();
     let text = |seed| model.reply(seed, 12).iter().map(|word| &*word.text).collect::<String>();
     assert_eq!(text(1), text(1));
     assert_ne!(text(1), text(2));
@@ -83,7 +83,7 @@ fn replies_depend_on_the_seed_alone() {
 
 #[test]
 fn the_lower_bound_of_tokens_is_one() {
-    let model = Model::load().unwrap();
+    let model = Model::shared().unwrap();
     for text in TEXTS {
         assert!(model.tokens_at_least(text) <= model.encode(text, Start::Plain).len(), "{text:?}");
     }
