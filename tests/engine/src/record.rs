@@ -1,5 +1,5 @@
 //! What was asked of this engine, for tests to look at. Bounded: the last 10,000 requests, and of their bodies
-//! the last 256 MiB. Knows bytes as received; interprets nothing.
+//! the last 128 MiB. Knows bytes as received; interprets nothing.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,7 +14,7 @@ use crate::rank_header;
 
 const REQUESTS_MAX: usize = 10_000;
 const BODY_KEPT_BYTES_MAX: usize = 64 << 10;
-const BODIES_KEPT_BYTES_MAX: usize = 256 << 20;
+const BODIES_KEPT_BYTES_MAX: usize = 128 << 20;
 /// The header a rank is asked for with.
 pub(crate) const RANK_HEADER: &str = "x-data-parallel-rank";
 
