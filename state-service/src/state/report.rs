@@ -195,7 +195,11 @@ impl State {
             return;
         };
         match version.cmp(&record.version) {
-            std::cmp::Ordering::Less => self.counters.touch_late += 1,
+            std::cmp::Ordering::Less => {
+                self.counters.touch_late += 1;
+                // Its Envoy still pins what was replaced: the commit that would have told us died with its VM.
+                self.publish(session, record);
+            }
             std::cmp::Ordering::Greater => self.counters.touch_newer += 1,
             // The version of a release is nobody's to touch: its deadline stays.
             std::cmp::Ordering::Equal if record.slot().is_none() => self.counters.touch_late += 1,

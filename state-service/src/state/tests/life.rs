@@ -159,6 +159,23 @@ fn late_commit_after_a_rebind_is_a_conflict_and_its_envoy_is_told() {
 }
 
 #[test]
+fn an_envoy_that_pins_what_was_replaced_is_told_when_it_touches() {
+    // Found by the simulation: a VM died between the answer it cached and the report of it, so nobody knew of v1.
+    check(
+        "worker w1; worker w2; route a r1; commit a r1 alone=5/9 on=w2; moves; touch a v=1; moves",
+        &expect![[r#"
+            worker w1 -> Created
+            worker w2 -> Created
+            route a r1 -> held w1 v1 least_loaded
+            commit a r1 alone=5/9 on=w2 -> Bound w2 v5/9 [holds_gave_way merge_inserted]
+            moves -> nothing
+            touch a v=1 -> Bound w2 v5/9 [touch_late]
+            moves -> w2 v5/9
+        "#]],
+    );
+}
+
+#[test]
 fn a_session_moves_when_its_worker_is_removed_and_only_by_a_commit() {
     check(
         "worker w1; route a r1; commit a r1; worker w2; remove w1; route a r2; moves; fail a r2; show a;
@@ -257,7 +274,7 @@ fn a_release_is_remembered_and_nothing_late_raises_it() {
             commit a r3 -> Bound w1 v3 [holds_committed merge_replaced_newer]
             release a v=1 -> Bound w1 v3 [release_late]
             show a -> Bound w1 v3
-            moves -> nothing
+            moves -> released v2
         "#]],
     );
 }
