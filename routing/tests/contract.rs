@@ -1,0 +1,294 @@
+//! The wire between filter and service: golden JSON of every message, and what old and new versions do to each other.
+
+mod common;
+
+#[cfg(target_arch = "wasm32")]
+use wasm_bindgen_test::wasm_bindgen_test as test;
+
+use common::{endpoint, pool_name, target, worker};
+use routing::contract::{
+    Affinity, Cached, Caller, EndpointInfo, Engine, Entry, Fleet, InFlight, Move, Outcome, Policy, PoolInfo,
+    RankNumbering, Report, RouteReply, RouteRequest, SessionRef, SlotFailure, TTL_DEFAULT, Topology,
+    WatchQuery, WatchReply, WorkerInfo, WorkerState, WorkerStatus,
+};
+use routing::id::{Cursor, Epoch, HoldId, Rank, RankHash, RequestId, SessionId, Version};
+use routing::time::Millis;
+use serde::{Serialize, de::DeserializeOwned};
+use serde_json::Value;
+use std::fmt::Debug;
+
+macro_rules! golden {
+    ($name:literal) => {
+        include_str!(concat!("../../tests/golden/contract/v1/", $name, ".json"))
+    };
+}
+
+/// The message is written as the file says and read back as it was.
+fn same<T: Serialize + DeserializeOwned + PartialEq + Debug>(message: &T, golden: &str) {
+    let written = serde_json::to_value(message).unwrap();
+    let file: Value = serde_json::from_str(golden).unwrap();
+    assert_eq!(written, file, "\n{}", serde_json::to_string_pretty(&written).unwrap());
+    assert_eq!(&serde_json::from_str::<T>(golden).unwrap(), message);
+    let with_news: T = serde_json::from_value(sprinkled(file)).unwrap();
+    assert_eq!(&with_news, message, "fields of a newer version are ignored");
+}
+
+/// The document with an unknown field in each object.
+fn sprinkled(value: Value) -> Value {
+    match value {
+        Value::Object(object) => {
+            let mut object: serde_json::Map<String, Value> =
+                object.into_iter().map(|(name, value)| (name, sprinkled(value))).collect();
+            object.insert("from_the_future".to_owned(), serde_json::json!({"a": [1, null]}));
+            Value::Object(object)
+        }
+        Value::Array(list) => Value::Array(list.into_iter().map(sprinkled).collect()),
+        plain => plain,
+    }
+}
+
+fn read<T: DeserializeOwned>(text: &str) -> T {
+    serde_json::from_str(text).unwrap_or_else(|error| panic!("{text}: {error}"))
+}
+
+fn session() -> SessionRef {
+    SessionRef {
+        id: SessionId(0x0123_4567_89ab_cdef_0011_2233_4455_6677),
+        rank_hash: RankHash(13_870_706_736_031_703_813),
+    }
+}
+
+fn caller() -> Caller {
+    Caller { node: "envoy-1".to_owned(), vm: Epoch(18_446_744_073_709_551_615) }
+}
+
+fn version(seq: u64) -> Version {
+    Version { seq, writer: 42 }
+}
+
+fn entries() -> Vec<Entry> {
+    let (session, pool, request) = (session(), pool_name("chat"), RequestId(9));
+    vec![
+        Entry::Committed {
+            session,
+            pool: pool.clone(),
+            request,
+            hold: Some(HoldId(77)),
+            target: target("w1", Some(5)),
+            version: version(3),
+        },
+        Entry::Committed {
+            session,
+            pool: pool.clone(),
+            request,
+            hold: None,
+            target: target("w2", None),
+            version: version(4),
+        },
+        Entry::Failed { session, pool: pool.clone(), request, hold: Some(HoldId(77)) },
+        Entry::Failed { session, pool: pool.clone(), request, hold: None },
+        Entry::Touched { session, pool: pool.clone(), version: version(3) },
+        Entry::Released { session, pool, version: version(3) },
+        Entry::SlotFailed { target: target("w1", Some(5)), failure: SlotFailure::Connection, count: 2 },
+        Entry::SlotFailed { target: target("w2", None), failure: SlotFailure::Status5xx, count: 1 },
+        Entry::SlotAnswered { target: target("w1", Some(5)) },
+    ]
+}
+
+fn topology() -> Topology {
+    let hybrid = worker(
+        "w0",
+        &[
+            EndpointInfo { rank_numbering: RankNumbering::Local, ..endpoint("10.0.0.1:8000", 0, 4) },
+            endpoint("[2001:db8::1]:8000", 4, 4),
+        ],
+    );
+    let single = EndpointInfo { rank_numbering: RankNumbering::None, ..endpoint("10.0.0.3:8000", 0, 1) };
+    let engine = |name: &str, engine| WorkerInfo { engine, ..worker(name, std::slice::from_ref(&single)) };
+    let pool = |name: &str, policy, affinity| PoolInfo {
+        name: pool_name(name),
+        policy,
+        affinity,
+        ttl_ms: TTL_DEFAULT,
+    };
+    Topology {
+        version: 12,
+        pools: vec![
+            pool("chat", Policy::LeastLoaded, Affinity::Hard),
+            pool("embed", Policy::SessionHash, Affinity::Off),
+        ],
+        workers: vec![
+            WorkerInfo { weight: 3, ..hybrid },
+            engine("w1", Engine::Sglang),
+            engine("w2", Engine::Trtllm),
+            engine("w3", Engine::Custom),
+        ],
+    }
+}
+
+fn fleet() -> Fleet {
+    use WorkerState::{Down, Draining, Joining, Ready, Suspect};
+    let status = |(n, state): (usize, WorkerState)| WorkerStatus {
+        id: common::id(&format!("w{n}")),
+        state,
+        in_flight: 10 + u32::try_from(n).unwrap(),
+    };
+    let workers = [Joining, Ready, Suspect, Draining, Down].into_iter().enumerate().map(status).collect();
+    Fleet { version: 13, workers }
+}
+
+fn route_reply(outcome: Outcome) -> RouteReply {
+    RouteReply {
+        outcome,
+        target: None,
+        alternates: Vec::new(),
+        version: Version::default(),
+        hold: None,
+        ttl_ms: Millis(1_800_000),
+        as_of: Cursor(100),
+        epoch: Epoch(7),
+        reason: "test".to_owned(),
+    }
+}
+
+#[test]
+fn route_request() {
+    let full = RouteRequest {
+        caller: caller(),
+        request: RequestId(9),
+        pool: pool_name("chat"),
+        session: Some(session()),
+        deadline_ms: Millis(30),
+        cached: Some(Cached {
+            worker_hash: 18_446_744_073_709_551_614,
+            rank: Some(Rank(5)),
+            version: version(3),
+        }),
+        unsent: entries()[2..4].to_vec(),
+    };
+    same(&full, golden!("route_request"));
+    let bare = RouteRequest { session: None, cached: None, unsent: Vec::new(), ..full };
+    same(&bare, golden!("route_request_bare"));
+}
+
+#[test]
+fn route_replies() {
+    let held = RouteReply {
+        target: Some(target("w1", Some(5))),
+        alternates: vec![common::id("w0"), common::id("w2")],
+        version: version(3),
+        hold: Some(HoldId(77)),
+        reason: "least_loaded".to_owned(),
+        ..route_reply(Outcome::Held)
+    };
+    same(&held, golden!("route_reply_held"));
+    let all: Vec<RouteReply> = [
+        Outcome::Held,
+        Outcome::Bound,
+        Outcome::Unpinned,
+        Outcome::NoWorker,
+        Outcome::Unsure,
+        Outcome::UnknownPool,
+    ]
+    .map(route_reply)
+    .to_vec();
+    same(&all, golden!("route_replies_bare"));
+}
+
+#[test]
+fn report() {
+    let full = Report {
+        caller: caller(),
+        seq: 4,
+        in_flight: vec![
+            InFlight { target: target("w0", Some(2)), count: 3 },
+            InFlight { target: target("w2", None), count: 1 },
+        ],
+        entries: entries(),
+    };
+    same(&full, golden!("report"));
+}
+
+#[test]
+fn watch() {
+    let query = WatchQuery {
+        node: "envoy-1".to_owned(),
+        epoch: 7,
+        after: 100,
+        topology: 12,
+        fleet: 13,
+        wait_ms: 20_000,
+    };
+    same(&query, golden!("watch_query"));
+    let session = session();
+    let full = WatchReply {
+        epoch: Epoch(7),
+        cursor: Cursor(103),
+        salt: 18_446_744_073_709_551_615,
+        gap: true,
+        topology: Some(topology()),
+        fleet: Some(fleet()),
+        moves: vec![
+            Move { session, version: version(5), target: Some(target("w1", Some(5))) },
+            Move { session, version: version(6), target: None },
+        ],
+    };
+    same(&full, golden!("watch_reply"));
+    let bare = WatchReply { gap: false, topology: None, fleet: None, moves: Vec::new(), ..full };
+    same(&bare, golden!("watch_reply_bare"));
+}
+
+#[test]
+fn what_an_older_peer_leaves_out_has_a_default() {
+    let reply: RouteReply =
+        read(r#"{"outcome":"no_worker","ttl_ms":1,"as_of":2,"epoch":3,"reason":"all_down"}"#);
+    assert_eq!((reply.target, reply.alternates, reply.hold), (None, Vec::new(), None));
+    assert_eq!(reply.version, Version::default());
+    let watch: WatchReply = read(r#"{"epoch":1,"cursor":2,"salt":3}"#);
+    assert!(!watch.gap && watch.topology.is_none() && watch.fleet.is_none() && watch.moves.is_empty());
+    assert_eq!(read::<WatchQuery>("{}"), WatchQuery::default());
+    let pool: PoolInfo = read(r#"{"name":"chat"}"#);
+    assert_eq!(
+        (pool.policy, pool.affinity, pool.ttl_ms),
+        (Policy::LeastLoaded, Affinity::Hard, Millis(1_800_000))
+    );
+    let worker: WorkerInfo = read(r#"{"id":"w0","pool":"chat","endpoints":[{"address":"10.0.0.1:80"}]}"#);
+    assert_eq!((worker.engine, worker.weight), (Engine::Vllm, 1));
+    let plain = EndpointInfo { rank_numbering: RankNumbering::Global, ..endpoint("10.0.0.1:80", 0, 1) };
+    assert_eq!(worker.endpoints, [plain]);
+    let status: WorkerStatus = read(r#"{"id":"w0","state":"ready"}"#);
+    assert_eq!(status.in_flight, 0);
+}
+
+#[test]
+fn malformed_messages_are_refused() {
+    for text in [
+        "",
+        "null",
+        "[]",
+        "{}",
+        r#"{"outcome":"held"}"#,
+        r#"{"outcome":"perhaps","ttl_ms":1,"as_of":2,"epoch":3,"reason":""}"#,
+        r#"{"outcome":"held","ttl_ms":-1,"as_of":2,"epoch":3,"reason":""}"#,
+        r#"{"outcome":"held","ttl_ms":1,"as_of":2,"epoch":3,"reason":"","target":{"worker":""}}"#,
+        r#"{"outcome":"held","ttl_ms":1,"as_of":2,"epoch":3,"reason":"","target":{"worker":"a b"}}"#,
+        r#"{"outcome":"held","ttl_ms":1,"as_of":2,"epoch":3,"reason":"","target":{"worker":"w0","rank":-1}}"#,
+        r#"{"outcome":"held","ttl_ms":1,"as_of":2,"epoch":3,"reason":"","target":{"worker":"w0","rank":4294967296}}"#,
+    ] {
+        assert!(serde_json::from_str::<RouteReply>(text).is_err(), "{text}");
+    }
+    for id in [
+        "",
+        "00",
+        "0123456789abcdef001122334455667",
+        "0123456789abcdef001122334455667g",
+        "+123456789abcdef0011223344556677",
+    ] {
+        assert!(
+            serde_json::from_str::<SessionRef>(&format!(r#"{{"id":"{id}","rank_hash":1}}"#)).is_err(),
+            "{id}"
+        );
+    }
+    assert!(serde_json::from_str::<PoolInfo>(&format!(r#"{{"name":"{}"}}"#, "x".repeat(64))).is_err());
+    assert!(serde_json::from_str::<PoolInfo>(&format!(r#"{{"name":"{}"}}"#, "x".repeat(63))).is_ok());
+}

@@ -1,0 +1,366 @@
+//! A small world around [`RequestFlow`]: four VMs on two Envoys, their pages, a script that plays clients, engines and
+//! the service, and a trace of what the machine did. Every request brings hostile steering headers along, and none of them
+//! may be left when it goes on.
+#![allow(dead_code, reason = "each test program uses its own part of it")]
+
+mod render;
+
+use crate::common::{Headers, endpoint, id, small_fleet, target, worker};
+use routing::attempt::Attempt;
+use routing::config::{FilterConfig, NoTopology, Steering};
+use routing::contract::{
+    Fleet, Outcome, Policy, RouteReply, TTL_DEFAULT, Topology, WorkerState, WorkerStatus,
+};
+use routing::directory::Directory;
+use routing::flow::{AnswerHead, Effect, Env, Head, Next, RequestFlow, RouteFailure};
+use routing::id::{Cursor, Epoch, HoldId, SessionId, Version};
+use routing::page;
+use routing::session::{Key, RequestView};
+use routing::time::Timestamp;
+use routing::vm::Vm;
+use std::collections::BTreeMap;
+
+type Pages = BTreeMap<u32, Vec<u8>>;
+
+/// What no request may carry past the filter.
+const HOSTILE: [(&str, &str); 3] =
+    [("x-data-parallel-rank", "99"), ("x-rankpin-cluster", "admin"), ("x-rankpin-endpoints", "6.6.6.6:66")];
+
+pub(crate) struct World {
+    pub(crate) config: FilterConfig,
+    pub(crate) topology: Topology,
+    pub(crate) vms: Vec<Vm>,
+    states: BTreeMap<String, WorkerState>,
+    pages: [Pages; 2],
+    now: Timestamp,
+    flows: BTreeMap<String, Running>,
+}
+
+struct Running {
+    flow: RequestFlow,
+    vm: usize,
+    headers: Headers,
+    note: Option<String>,
+    answer: Option<AnswerHead>,
+}
+
+struct Seen<'a> {
+    headers: &'a Headers,
+    pages: &'a Pages,
+}
+
+impl RequestView for Seen<'_> {
+    fn header(&self, name: &str) -> Option<Vec<u8>> {
+        self.headers.header(name)
+    }
+}
+
+impl Head for Seen<'_> {
+    fn page(&self, n: u32) -> Option<Vec<u8>> {
+        self.pages.get(&n).cloned()
+    }
+}
+
+impl World {
+    /// `cluster` steering over [`small_fleet`], at `@1000`.
+    pub(crate) fn new() -> Self {
+        let mut world = Self {
+            config: FilterConfig::parse(b"").unwrap(),
+            topology: small_fleet(),
+            vms: (0..4).map(|n| Vm::new("envoy", Epoch(101 + n), n)).collect(),
+            states: BTreeMap::new(),
+            pages: [Pages::new(), Pages::new()],
+            now: Timestamp(1000),
+            flows: BTreeMap::new(),
+        };
+        world.publish();
+        world
+    }
+
+    pub(crate) fn endpoints() -> Self {
+        Self::with(|world| world.config.steering = Steering::Endpoints)
+    }
+
+    pub(crate) fn session_hash() -> Self {
+        Self::with(|world| world.topology.pools[0].policy = Policy::SessionHash)
+    }
+
+    pub(crate) fn without_topology(behaviour: NoTopology) -> Self {
+        let mut world = Self::with(|world| world.config.on_no_topology = behaviour);
+        world.vms.iter_mut().for_each(|vm| vm.directory = None);
+        world
+    }
+
+    pub(crate) fn with(change: impl FnOnce(&mut Self)) -> Self {
+        let mut world = Self::new();
+        change(&mut world);
+        world.publish();
+        world
+    }
+
+    /// Gives every VM a directory of the present topology and states.
+    fn publish(&mut self) {
+        let status = |(name, state): (&String, &WorkerState)| WorkerStatus {
+            id: id(name),
+            state: *state,
+            in_flight: 0,
+        };
+        let fleet = Fleet { version: 1, workers: self.states.iter().map(status).collect() };
+        let mut directory = Directory::new(&self.topology);
+        directory.update(&fleet);
+        self.vms.iter_mut().for_each(|vm| vm.directory = Some(directory.clone()));
+    }
+
+    /// Plays a script, steps parted by `;`, each `[REQUEST:] COMMAND ARGUMENTS` or `@MILLISECONDS`; one trace line a step.
+    pub(crate) fn run(&mut self, script: &str) -> String {
+        let mut trace = String::new();
+        for step in script.split(';').map(str::trim).filter(|step| !step.is_empty()) {
+            if let Some(told) = self.step(step) {
+                trace.push_str(&format!("{step} -> {told}\n"));
+            }
+        }
+        trace
+    }
+
+    fn step(&mut self, step: &str) -> Option<String> {
+        if let Some(at) = step.strip_prefix('@') {
+            self.now = Timestamp(at.parse().unwrap());
+            return None;
+        }
+        let (name, command) = step.split_once(": ").unwrap_or(("a", step));
+        let words: Vec<&str> = command.split_whitespace().collect();
+        let (verb, rest) = words.split_first().unwrap();
+        match *verb {
+            "head" => Some(self.head(name, rest)),
+            "route" => Some(self.route(name, rest)),
+            "answer" => Some(self.answer(name, rest)),
+            "end" => Some(self.end(name)),
+            "try" => Some(self.attempt(name, rest)),
+            "page" => Some(self.page(rest)),
+            "report" => Some(self.report(rest.first().map_or(0, |vm| vm.parse().unwrap()))),
+            "load" => Some(self.vms.iter().map(|vm| vm.loads.total()).sum::<u64>().to_string()),
+            _ => {
+                self.change(verb, rest);
+                None
+            }
+        }
+    }
+
+    /// Steps that change the fleet.
+    fn change(&mut self, verb: &str, rest: &[&str]) {
+        match (verb, rest) {
+            ("fleet", [name, state]) => {
+                let state = serde_json::from_str(&format!("\"{state}\"")).unwrap();
+                self.states.insert((*name).to_owned(), state);
+            }
+            ("ranks", [name, start, size]) => {
+                let place = self.topology.workers.iter_mut().find(|w| w.id == id(name)).unwrap();
+                let address = place.endpoints[0].address.clone();
+                *place = worker(name, &[endpoint(&address, start.parse().unwrap(), size.parse().unwrap())]);
+            }
+            ("remove", [name]) => self.topology.workers.retain(|w| w.id != id(name)),
+            ("remove-pool", []) => self.topology.pools.clear(),
+            ("generation", [n]) => {
+                let n = n.parse().unwrap();
+                self.vms.iter_mut().for_each(|vm| vm.generation = n);
+            }
+            _ => panic!("no such step: {verb} {rest:?}"),
+        }
+        self.publish();
+    }
+
+    fn head(&mut self, name: &str, words: &[&str]) -> String {
+        let mut headers = Headers::of(&HOSTILE);
+        let mut vm = 0;
+        for word in words {
+            match word.split_once('=') {
+                Some(("session", key)) => headers.set("x-session-id", Some(key)),
+                Some(("vm", n)) => vm = n.parse().unwrap(),
+                _ => panic!("no such argument: {word}"),
+            }
+        }
+        let flow = RequestFlow::default();
+        let running = self.flows.entry(name.to_owned()).or_insert(Running {
+            flow,
+            vm,
+            headers: headers.clone(),
+            note: None,
+            answer: None,
+        });
+        running.headers = headers;
+        self.drive(name, |flow, env, seen, out| Some(flow.head(env, seen, out)))
+    }
+
+    fn route(&mut self, name: &str, words: &[&str]) -> String {
+        let answer = match words {
+            ["timeout"] => Err(RouteFailure::Timeout),
+            ["failed"] => Err(RouteFailure::Failed),
+            ["malformed"] => Err(RouteFailure::Malformed),
+            words => Ok(reply(words)),
+        };
+        self.drive(name, |flow, env, seen, out| {
+            flow.routed(env, seen, answer, out);
+            None
+        })
+    }
+
+    fn answer(&mut self, name: &str, words: &[&str]) -> String {
+        let (by_engine, status) = match words {
+            ["envoy", status] => (false, status),
+            [status] => (true, status),
+            _ => panic!("answer [envoy] STATUS"),
+        };
+        let head = AnswerHead { status: status.parse().unwrap(), by_engine };
+        let running = self.flows.get_mut(name).unwrap();
+        running.answer = Some(head);
+        // As the filter does: an answer nobody wants is not looked at.
+        if !running.flow.wants_answer(&self.vms[running.vm]) {
+            return "not looked at".to_owned();
+        }
+        self.drive(name, |flow, env, _, out| {
+            flow.answered(env, head, out);
+            None
+        })
+    }
+
+    fn end(&mut self, name: &str) -> String {
+        let answer = self.flows[name].answer;
+        let told = self.drive(name, |flow, env, _, out| {
+            flow.ended(env, answer, out);
+            None
+        });
+        self.flows.remove(name);
+        told
+    }
+
+    /// One attempt of the upstream role: `try WORKER [STATUS]`; without a status the host gives no answer.
+    fn attempt(&mut self, name: &str, words: &[&str]) -> String {
+        let (host, status) = (words[0], words.get(1).map(|status| status.parse().unwrap()));
+        let known = self.topology.workers.iter().find(|w| w.id.as_str() == host);
+        let address = known.map_or_else(|| host.to_owned(), |w| w.endpoints[0].address.clone());
+        let running = &self.flows[name];
+        let vm = &mut self.vms[running.vm];
+        let mut attempt = Attempt::default();
+        let start = attempt.begin(vm, running.note.as_deref(), &address);
+        if let Some(status) = status.filter(|_| attempt.wants_answer(vm)) {
+            attempt.answered(vm, status);
+        }
+        let rank = start.rank.map_or_else(|| "no rank".to_owned(), |rank| format!("rank {}", rank.value));
+        start.count.map_or_else(|| rank.clone(), |count| format!("{rank}, #{}", count.word()))
+    }
+
+    fn drive(
+        &mut self,
+        name: &str,
+        input: impl FnOnce(&mut RequestFlow, &mut Env<'_>, &Seen<'_>, &mut Vec<Effect>) -> Option<Next>,
+    ) -> String {
+        let running = self.flows.get_mut(name).unwrap_or_else(|| panic!("no request {name}"));
+        let pages = &self.pages[running.vm / 2];
+        let seen = Seen { headers: &running.headers.clone(), pages };
+        let mut env = Env { config: &self.config, vm: &mut self.vms[running.vm], now: self.now };
+        let mut out = Vec::new();
+        let next = input(&mut running.flow, &mut env, &seen, &mut out);
+        let mut told: Vec<String> = next.iter().map(|next| format!("{next:?}").to_lowercase()).collect();
+        let mut goes_on = next == Some(Next::Continue) && !out.iter().any(ignored);
+        for effect in &out {
+            goes_on |= matches!(effect, Effect::Resume);
+            told.extend(self.apply(name, effect));
+        }
+        if goes_on {
+            told.push(self.steered(name));
+        }
+        if told.is_empty() { "nothing".to_owned() } else { told.join(", ") }
+    }
+
+    fn apply(&mut self, name: &str, effect: &Effect) -> Option<String> {
+        let running = self.flows.get_mut(name).unwrap();
+        match effect {
+            Effect::SetHeader(header, value) => running.headers.set(header, Some(value)),
+            Effect::RemoveHeader(header) => running.headers.set(header, None),
+            Effect::Note(note) => running.note = Some(note.clone()),
+            Effect::Page(change) => {
+                let pages = &mut self.pages[running.vm / 2];
+                let place = pages
+                    .entry(page::page_of(change.session(), self.config.page_count))
+                    .or_insert_with(page::empty);
+                let written = change.apply(place, self.config.page_bytes);
+                let told = render::change(change, &self.topology, written.is_some());
+                *place = written.unwrap_or_else(|| place.clone());
+                return Some(told);
+            }
+            other => return render::effect(other, &self.topology),
+        }
+        None
+    }
+
+    /// Where the request goes now; no header of the client may have a say in it.
+    fn steered(&self, name: &str) -> String {
+        let headers = &self.flows[name].headers;
+        for (header, value) in HOSTILE {
+            assert_ne!(headers.text(header).as_deref(), Some(value), "the client's {header} survived");
+        }
+        let text = |header| headers.text(header);
+        let cluster = text("x-rankpin-cluster").unwrap_or_else(|| "default".to_owned());
+        let list = text("x-rankpin-endpoints").map(|list| format!(" [{list}]")).unwrap_or_default();
+        let rank = text("x-data-parallel-rank").map(|rank| format!(" rank {rank}")).unwrap_or_default();
+        format!("to {}{list}{rank}", cluster.trim_start_matches("rankpin-"))
+    }
+
+    pub(crate) fn session(&self, key: &str) -> SessionId {
+        Key::new(key.as_bytes()).unwrap().session(&self.config.hash_secret, b"", "chat").id
+    }
+
+    pub(crate) fn note(&self, name: &str) -> Option<&str> {
+        self.flows[name].note.as_deref()
+    }
+
+    /// Writes a record to the first Envoy's pages.
+    pub(crate) fn put(&mut self, record: page::Record) {
+        let n = page::page_of(record.id, self.config.page_count);
+        let place = self.pages[0].entry(n).or_insert_with(page::empty);
+        *place = page::with(place, &record, self.config.page_bytes).unwrap();
+    }
+
+    /// `page KEY [ENVOY]`.
+    fn page(&self, words: &[&str]) -> String {
+        let session = self.session(words[0]);
+        let pages = &self.pages[words.get(1).map_or(0, |n| n.parse().unwrap())];
+        let bytes = pages.get(&page::page_of(session, self.config.page_count));
+        let found = bytes.and_then(|bytes| page::find(bytes, session));
+        found.map_or_else(|| "empty".to_owned(), |record| render::record(&record, &self.topology))
+    }
+
+    /// What a VM has to tell; it counts as told.
+    fn report(&mut self, vm: usize) -> String {
+        let vm = &mut self.vms[vm];
+        vm.reports.lost();
+        let report = vm.next_report(self.now);
+        vm.reports.acknowledged();
+        report.map_or_else(|| "nothing".to_owned(), |report| render::report(&report))
+    }
+}
+
+fn ignored(effect: &Effect) -> bool {
+    matches!(effect, Effect::Count(routing::flow::Counter::Ignored(_)))
+}
+
+/// `OUTCOME [WORKER] [rank N] [vN] [hold N]`.
+fn reply(words: &[&str]) -> RouteReply {
+    let outcome: Outcome = serde_json::from_str(&format!("\"{}\"", words[0])).unwrap();
+    let after =
+        |name: &str| words.iter().position(|w| *w == name).map(|at| words[at + 1].parse::<u64>().unwrap());
+    let named = words.get(1).filter(|w| w.starts_with('w'));
+    let rank = after("rank").map(|rank| u32::try_from(rank).unwrap());
+    let seq = words.iter().skip(1).find_map(|w| w.strip_prefix('v')?.parse().ok()).unwrap_or(0);
+    RouteReply {
+        outcome,
+        target: named.map(|worker| target(worker, rank)),
+        alternates: Vec::new(),
+        version: Version { seq, writer: 0 },
+        hold: after("hold").map(HoldId),
+        ttl_ms: TTL_DEFAULT,
+        as_of: Cursor(0),
+        epoch: Epoch(1),
+        reason: "scripted".to_owned(),
+    }
+}
