@@ -6,6 +6,7 @@ mod agreement;
 mod bad_input;
 mod bodies;
 mod first_turn;
+mod openai_client;
 mod shipped;
 mod spoofing;
 mod topology;
