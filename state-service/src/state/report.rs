@@ -200,7 +200,10 @@ impl State {
                 // Its Envoy still pins what was replaced: the commit that would have told us died with its VM.
                 self.publish(session, record);
             }
-            std::cmp::Ordering::Greater => self.counters.touch_newer += 1,
+            std::cmp::Ordering::Greater => {
+                self.counters.touch_newer += 1;
+                self.outbid(now, session, pool.clone(), record, version);
+            }
             // The version of a release is nobody's to touch: its deadline stays.
             std::cmp::Ordering::Equal if record.slot().is_none() => self.counters.touch_late += 1,
             std::cmp::Ordering::Equal => {
@@ -208,6 +211,18 @@ impl State {
                 self.sessions.edit(session.id, session.rank_hash, |s| refresh(s, deadline));
             }
         }
+    }
+
+    /// An Envoy pins what we never heard of, and the touch does not say where: the binding stays here under a version above
+    /// it, so that Envoys agree again. Unless its slot cannot serve: then that Envoy knows better.
+    fn outbid(&mut self, now: Timestamp, session: SessionRef, pool: PoolInfo, ours: Record, theirs: Version) {
+        let serves = ours.slot().is_some_and(|slot| self.usable(&pool.name, slot).is_some());
+        if !serves || ours.is_expired(now) || !self.plausible(theirs) {
+            return;
+        }
+        let record = Record { version: self.next_version(theirs.seq), deadline: now + pool.ttl_ms, ..ours };
+        self.sessions.edit(session.id, session.rank_hash, |s| s.record = Some(record));
+        self.publish(session, record);
     }
 
     fn released(&mut self, now: Timestamp, session: SessionRef, pool: &PoolName, version: Version) {

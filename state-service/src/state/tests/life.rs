@@ -176,6 +176,27 @@ fn an_envoy_that_pins_what_was_replaced_is_told_when_it_touches() {
 }
 
 #[test]
+fn a_touch_of_a_binding_nobody_told_us_is_outbid() {
+    // Found by the simulation: v5 replaced v1 on one Envoy, and its commit died with the VM.
+    check(
+        "worker w1; worker w2; route a r1; commit a r1 alone=1/9 on=w2; touch a v=5; show a; moves;
+         probe w2 ---; touch a v=9; moves",
+        &expect![[r#"
+            worker w1 -> Created
+            worker w2 -> Created
+            route a r1 -> held w1 v1 least_loaded
+            commit a r1 alone=1/9 on=w2 -> Bound w2 v1/9 [holds_gave_way merge_inserted]
+            touch a v=5 -> Bound w2 v6 [touch_newer]
+            show a -> Bound w2 v6
+            moves -> w2 v6
+            probe w2 --- -> Down
+            touch a v=9 -> Bound w2 v6 [touch_newer]
+            moves -> nothing
+        "#]],
+    );
+}
+
+#[test]
 fn a_session_moves_when_its_worker_is_removed_and_only_by_a_commit() {
     check(
         "worker w1; route a r1; commit a r1; worker w2; remove w1; route a r2; moves; fail a r2; show a;
