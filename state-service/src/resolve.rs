@@ -5,7 +5,8 @@ use routing::id::WorkerId;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::time::timeout;
+use tokio::task::JoinSet;
+use tokio::time::{MissedTickBehavior, timeout};
 
 /// How often names are asked again.
 const REFRESH: Duration = Duration::from_secs(30);
@@ -29,19 +30,27 @@ pub struct Name {
     pub current: Option<SocketAddr>,
 }
 
-/// Resolves until the service stops.
+/// Resolves until the service stops: names that stand for nothing yet at each change of the workers, all of them regularly.
 pub async fn run(service: Arc<Service>) {
     let mut members = service.members_changed();
+    let mut refresh = tokio::time::interval(REFRESH);
+    refresh.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         members.borrow_and_update();
-        resolve_all(&service).await;
-        let _ = timeout(REFRESH, members.changed()).await;
+        tokio::select! {
+            _ = refresh.tick() => resolve_all(&service, &service.names()).await,
+            _ = members.changed() => resolve_all(&service, &unresolved(&service)).await,
+        }
     }
 }
 
-async fn resolve_all(service: &Service) {
-    for batch in service.names().chunks(LOOKUPS_MAX) {
-        let mut lookups = tokio::task::JoinSet::new();
+fn unresolved(service: &Service) -> Vec<Name> {
+    service.names().into_iter().filter(|name| name.current.is_none()).collect()
+}
+
+async fn resolve_all(service: &Service, names: &[Name]) {
+    for batch in names.chunks(LOOKUPS_MAX) {
+        let mut lookups = JoinSet::new();
         for name in batch {
             let name = name.clone();
             lookups.spawn(async move { (lookup(&name).await, name) });

@@ -16,7 +16,7 @@ struct Case {
 fn case(
     name: &'static str,
     (method, path): (Method, &'static str),
-    body: impl ToString,
+    body: &impl ToString,
     status: u16,
     problem: Value,
 ) -> Case {
@@ -43,12 +43,12 @@ fn invalid(faults: &[(&str, &str, &str)]) -> Value {
 
 const PUT_NEW: (Method, &str) = (Method::PUT, "/v1/workers/new");
 
-fn cases() -> Vec<Case> {
+fn faulty_bodies() -> Vec<Case> {
     vec![
         case(
             "several faults at once, an unknown field among them",
             PUT_NEW,
-            json!({"endpoints": [{"address": "10.0.0.9:8000", "dp_size": 0}], "weight": 1001, "colour": "red"}),
+            &json!({"endpoints": [{"address": "10.0.0.9:8000", "dp_size": 0}], "weight": 1001, "colour": "red"}),
             400,
             invalid(&[
                 ("endpoints[0].dp_size", "0 is not in 1..=1024", "1..=1024"),
@@ -63,14 +63,14 @@ fn cases() -> Vec<Case> {
         case(
             "id of path and body differ",
             PUT_NEW,
-            json!({"id": "other", "endpoints": [{"address": "10.0.0.9:8000"}]}),
+            &json!({"id": "other", "endpoints": [{"address": "10.0.0.9:8000"}]}),
             400,
             invalid(&[("id", "\"other\" is not \"new\", the id in the path", "new")]),
         ),
         case(
             "overlapping ranks on one address",
             PUT_NEW,
-            json!({"endpoints": [
+            &json!({"endpoints": [
                 {"address": "10.0.0.9:8000", "dp_start": 0, "dp_size": 4},
                 {"address": "10.0.0.9:8000", "dp_start": 2, "dp_size": 4},
             ]}),
@@ -88,10 +88,15 @@ fn cases() -> Vec<Case> {
                 ),
             ]),
         ),
+    ]
+}
+
+fn collisions() -> Vec<Case> {
+    vec![
         case(
             "another worker's address",
             PUT_NEW,
-            ranked(8001),
+            &ranked(8001),
             409,
             problem(
                 "address_taken",
@@ -103,7 +108,7 @@ fn cases() -> Vec<Case> {
         case(
             "an id that is taken",
             (Method::POST, "/v1/workers"),
-            json!({"id": "old", "endpoints": [{"address": "10.0.0.9:8000"}]}),
+            &json!({"id": "old", "endpoints": [{"address": "10.0.0.9:8000"}]}),
             409,
             problem(
                 "worker_exists",
@@ -115,14 +120,19 @@ fn cases() -> Vec<Case> {
         case(
             "no such worker",
             (Method::DELETE, "/v1/workers/none"),
-            "",
+            &"",
             404,
             problem("unknown_worker", "The state refuses", 404, "worker none is not declared"),
         ),
+    ]
+}
+
+fn wrong_questions() -> Vec<Case> {
+    vec![
         case(
             "a drain with an unknown field",
             (Method::POST, "/v1/workers/old/drain"),
-            r#"{"deadline":3}"#,
+            &r#"{"deadline":3}"#,
             400,
             problem(
                 "body_malformed",
@@ -134,21 +144,21 @@ fn cases() -> Vec<Case> {
         case(
             "a patch that breaks a rule",
             (Method::PATCH, "/v1/workers/old"),
-            r#"{"weight":0}"#,
+            &r#"{"weight":0}"#,
             400,
             invalid(&[("weight", "0 is not in 1..=1000", "1..=1000")]),
         ),
         case(
             "a method that is not there",
             (Method::PUT, "/v1/pools"),
-            "",
+            &"",
             405,
             problem("method_not_allowed", "Method not allowed", 405, "/v1/pools does not take PUT"),
         ),
         case(
             "a path that is not there",
             (Method::GET, "/v1/route"),
-            "",
+            &"",
             404,
             problem(
                 "path_unknown",
@@ -165,7 +175,7 @@ async fn each_fault_has_its_answer_and_changes_nothing() {
     let api = Api::new();
     api.put("old", &ranked(8001)).await;
     let before = api.control(Method::GET, "/v1/workers", "").await.json();
-    for case in cases() {
+    for case in faulty_bodies().into_iter().chain(collisions()).chain(wrong_questions()) {
         let answer = api.control(case.method, case.path, case.body).await;
         assert_eq!(answer.status.as_u16(), case.status, "{}: {}", case.name, answer.text());
         assert_eq!(answer.header("content-type"), "application/problem+json", "{}", case.name);

@@ -7,14 +7,14 @@ use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::{Duration, Instant};
 
 /// A running service on ports of its own choice; killed when dropped.
-pub struct Rankpin {
+pub(crate) struct Rankpin {
     child: Child,
-    pub data: String,
-    pub control: String,
+    pub(crate) data: String,
+    pub(crate) control: String,
 }
 
 impl Rankpin {
-    pub async fn start(dir: &Path, more: &[&str]) -> Self {
+    pub(crate) async fn start(dir: &Path, more: &[&str]) -> Self {
         let addr_file = dir.join("addresses.json");
         let _ = std::fs::remove_file(&addr_file);
         let log = std::fs::File::create(dir.join("log")).unwrap();
@@ -36,16 +36,16 @@ impl Rankpin {
         Self { child, data: url("data"), control: url("control") }
     }
 
-    pub async fn put(&self, id: &str, body: &Value) -> u16 {
+    pub(crate) async fn put(&self, id: &str, body: &Value) -> u16 {
         let request = client().put(format!("{}/v1/workers/{id}", self.control)).body(body.to_string());
         request.send().await.unwrap().status().as_u16()
     }
 
-    pub async fn control(&self, path: &str) -> Value {
+    pub(crate) async fn control(&self, path: &str) -> Value {
         client().get(format!("{}{path}", self.control)).send().await.unwrap().json().await.unwrap()
     }
 
-    pub fn signal(&self, signal: libc::c_int) {
+    pub(crate) fn signal(&self, signal: libc::c_int) {
         let pid = libc::pid_t::try_from(self.child.id()).unwrap();
         // SAFETY: our own child, not waited for yet, so the id cannot have been given away.
         #[allow(unsafe_code)]
@@ -53,7 +53,7 @@ impl Rankpin {
         assert_eq!(sent, 0);
     }
 
-    pub async fn ended(&mut self) -> ExitStatus {
+    pub(crate) async fn ended(&mut self) -> ExitStatus {
         let begun = Instant::now();
         loop {
             if let Some(status) = self.child.try_wait().unwrap() {

@@ -16,47 +16,47 @@ use std::time::{Duration, Instant};
 use tower::ServiceExt;
 
 /// Longest a condition may take to come true; far above what it takes on a busy machine.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
 /// One answer.
 #[derive(Debug)]
-pub struct Answer {
-    pub status: StatusCode,
-    pub headers: HeaderMap,
-    pub bytes: Vec<u8>,
+pub(crate) struct Answer {
+    pub(crate) status: StatusCode,
+    pub(crate) headers: HeaderMap,
+    pub(crate) bytes: Vec<u8>,
 }
 
 impl Answer {
-    pub fn json(&self) -> Value {
+    pub(crate) fn json(&self) -> Value {
         serde_json::from_slice(&self.bytes).unwrap_or_else(|e| panic!("{e}: {}", self.text()))
     }
 
-    pub fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         String::from_utf8_lossy(&self.bytes).into_owned()
     }
 
-    pub fn header(&self, name: &str) -> &str {
+    pub(crate) fn header(&self, name: &str) -> &str {
         self.headers.get(name).map_or("", |value| value.to_str().unwrap())
     }
 }
 
 /// A service and its two routers, without sockets.
-pub struct Api {
-    pub service: Arc<Service>,
+pub(crate) struct Api {
+    pub(crate) service: Arc<Service>,
     data: Router,
     control: Router,
 }
 
 impl Api {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self::with(ServiceConfig::without_file(), None)
     }
 
-    pub fn configured(config: &Value) -> Self {
+    pub(crate) fn configured(config: &Value) -> Self {
         Self::with(config::parse(config.to_string().as_bytes()).unwrap(), None)
     }
 
-    pub fn guarded(token: Token) -> Self {
+    pub(crate) fn guarded(token: Token) -> Self {
         Self::with(ServiceConfig::without_file(), Some(token))
     }
 
@@ -67,19 +67,19 @@ impl Api {
         Self { service, data, control }
     }
 
-    pub async fn control(&self, method: Method, path: &str, body: impl Into<Body>) -> Answer {
+    pub(crate) async fn control(&self, method: Method, path: &str, body: impl Into<Body>) -> Answer {
         self.send(&self.control, Request::builder().method(method).uri(path).body(body.into()).unwrap()).await
     }
 
-    pub async fn data(&self, method: Method, path: &str, body: impl Into<Body>) -> Answer {
+    pub(crate) async fn data(&self, method: Method, path: &str, body: impl Into<Body>) -> Answer {
         self.send(&self.data, Request::builder().method(method).uri(path).body(body.into()).unwrap()).await
     }
 
-    pub async fn control_request(&self, request: Request<Body>) -> Answer {
+    pub(crate) async fn control_request(&self, request: Request<Body>) -> Answer {
         self.send(&self.control, request).await
     }
 
-    pub async fn data_request(&self, request: Request<Body>) -> Answer {
+    pub(crate) async fn data_request(&self, request: Request<Body>) -> Answer {
         self.send(&self.data, request).await
     }
 
@@ -91,19 +91,19 @@ impl Api {
     }
 
     /// Declares a worker that must be taken.
-    pub async fn put(&self, id: &str, body: &Value) {
+    pub(crate) async fn put(&self, id: &str, body: &Value) {
         let answer = self.control(Method::PUT, &format!("/v1/workers/{id}"), body.to_string()).await;
         assert!(answer.status.is_success(), "{}", answer.text());
     }
 }
 
 /// A worker with ranks 4..=7 at a local address.
-pub fn ranked(port: u16) -> Value {
+pub(crate) fn ranked(port: u16) -> Value {
     json!({"endpoints": [{"address": format!("127.0.0.1:{port}"), "dp_start": 4, "dp_size": 4}]})
 }
 
 /// A route of session `key`, asked by VM `vm` of node `n1`.
-pub fn route_body(key: &str, request: u64) -> Value {
+pub(crate) fn route_body(key: &str, request: u64) -> Value {
     let id = routing::hash::session_id(b"", b"", "default", routing::hash::Phase::Aggregated, key.as_bytes());
     let session = json!({"id": id, "rank_hash": routing::hash::rank_hash(key.as_bytes())});
     json!({
@@ -112,7 +112,7 @@ pub fn route_body(key: &str, request: u64) -> Value {
 }
 
 /// Waits until `check` gives something.
-pub async fn until<T, F: Future<Output = Option<T>>>(what: &str, mut check: impl FnMut() -> F) -> T {
+pub(crate) async fn until<T, F: Future<Output = Option<T>>>(what: &str, mut check: impl FnMut() -> F) -> T {
     let begun = Instant::now();
     loop {
         if let Some(found) = check().await {
@@ -124,7 +124,7 @@ pub async fn until<T, F: Future<Output = Option<T>>>(what: &str, mut check: impl
 }
 
 /// A secret in a file of its own.
-pub fn token_file(dir: &Path, text: &str) -> std::path::PathBuf {
+pub(crate) fn token_file(dir: &Path, text: &str) -> std::path::PathBuf {
     let path = dir.join("token");
     std::fs::write(&path, text).unwrap();
     path
