@@ -202,7 +202,8 @@ impl State {
             }
             std::cmp::Ordering::Greater => {
                 self.counters.touch_newer += 1;
-                self.outbid(now, session, pool.clone(), record, version);
+                let pool = pool.clone();
+                self.outbid(now, session, &pool, record, version);
             }
             // The version of a release is nobody's to touch: its deadline stays.
             std::cmp::Ordering::Equal if record.slot().is_none() => self.counters.touch_late += 1,
@@ -215,7 +216,7 @@ impl State {
 
     /// An Envoy pins what we never heard of, and the touch does not say where: the binding stays here under a version above
     /// it, so that Envoys agree again. Unless its slot cannot serve: then that Envoy knows better.
-    fn outbid(&mut self, now: Timestamp, session: SessionRef, pool: PoolInfo, ours: Record, theirs: Version) {
+    fn outbid(&mut self, now: Timestamp, session: SessionRef, pool: &PoolInfo, ours: Record, theirs: Version) {
         let serves = ours.slot().is_some_and(|slot| self.usable(&pool.name, slot).is_some());
         if !serves || ours.is_expired(now) || !self.plausible(theirs) {
             return;

@@ -1,0 +1,101 @@
+//! Clients: conversations that play turn by turn on any Envoy and VM, and what became of each turn.
+
+use crate::faults::{Cost, Fault};
+use crate::world::{Event, World};
+use routing::id::{SessionId, WorkerId};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Global rank, where the wire tells one.
+pub(crate) type Landing = (WorkerId, Option<u32>);
+
+/// One conversation.
+#[derive(Debug)]
+pub(crate) struct Session {
+    pub(crate) key: Option<String>,
+    /// What names it, computed as `rankpin hash` would.
+    pub(crate) id: Option<SessionId>,
+    pub(crate) rank_hash: u64,
+    pub(crate) turns_left: u64,
+    pub(crate) begun: bool,
+    /// Requests of the present turn that are not over.
+    pub(crate) open: usize,
+    /// Slots that accepted a turn, and how many turns each.
+    pub(crate) landings: BTreeMap<Landing, u64>,
+    pub(crate) costs: BTreeSet<Cost>,
+    /// Envoys that still have to serve it once all is quiet, and what served it there.
+    pub(crate) finals_left: Vec<usize>,
+    pub(crate) finals: Vec<Option<Landing>>,
+}
+
+impl World {
+    pub(crate) fn cost(&mut self, session: usize, cost: Cost) {
+        self.sessions[session].costs.insert(cost);
+    }
+
+    /// A fault whose reach is not known in advance touches every conversation that has begun.
+    pub(crate) fn cost_all(&mut self, cost: Cost) {
+        for session in self.sessions.iter_mut().filter(|session| session.begun) {
+            session.costs.insert(cost);
+        }
+    }
+
+    /// The next turn: mostly one request, sometimes several at once.
+    pub(crate) fn begin_turn(&mut self, session: usize) {
+        let burst =
+            if self.sessions[session].begun { self.rng.per_mille(150) } else { self.rng.per_mille(400) };
+        let requests = if burst { 2 + self.rng.below(4) } else { 1 };
+        let state = &mut self.sessions[session];
+        state.begun = true;
+        state.turns_left -= 1;
+        state.open = requests;
+        if self.some_worker_is_off() {
+            self.cost(session, Cost::WorkerChanged);
+        }
+        for _ in 0..requests {
+            let envoy = self.rng.below(self.envoys.len());
+            let vm = self.rng.below(self.envoys[envoy].vms.len());
+            let after = if burst { self.rng.within(0, 12) } else { 0 };
+            self.after(after, Event::Request { session, envoy, vm });
+        }
+    }
+
+    /// One request of a turn is over, in whatever way.
+    pub(crate) fn request_over(&mut self, session: usize, landed: Option<Landing>) {
+        if self.in_finals {
+            self.sessions[session].finals.push(landed);
+            return self.next_final(session);
+        }
+        let state = &mut self.sessions[session];
+        state.open -= 1;
+        if state.open == 0 && state.turns_left > 0 {
+            let think = self.rng.within(10, 900);
+            self.after(think, Event::Turn { session });
+        }
+    }
+
+    /// One turn on each Envoy after the other.
+    pub(crate) fn next_final(&mut self, session: usize) {
+        if let Some(envoy) = self.sessions[session].finals_left.pop() {
+            let vm = self.rng.below(self.envoys[envoy].vms.len());
+            self.after(3, Event::Request { session, envoy, vm });
+        }
+    }
+
+    /// How long the client waits before it leaves, and whether that is a fault.
+    pub(crate) fn patience(&mut self) -> u64 {
+        let leave = self.plan.clients_leave;
+        if self.faults_on && self.rng.per_mille(leave) {
+            // Short enough to meet a route call, a wait for the answer, or a stream.
+            return if self.rng.per_mille(400) { self.rng.within(0, 8) } else { self.rng.within(8, 260) };
+        }
+        self.rng.within(6_000, 20_000)
+    }
+
+    pub(crate) fn count_leaving(&mut self, deciding: bool, streaming: bool) {
+        self.fired.count(match (deciding, streaming) {
+            (true, _) => Fault::ClientLeftWhileDeciding,
+            (_, true) => Fault::ClientLeftWhileStreaming,
+            _ => Fault::ClientLeftWhileWaiting,
+        });
+    }
+}

@@ -1,0 +1,285 @@
+//! One Envoy: shared data, what it knows by xDS, and its VMs with the calls that belong to no request.
+//!
+//! Mirrors `filter/src/{store,vm,watch,root}.rs`, which hold no decisions: what they hand to `routing`, this hands to it.
+
+use crate::faults::{Bug, Fault};
+use crate::world::{Event, VmAt, World};
+use routing::config::FilterConfig;
+use routing::contract::{Report, Topology, WatchQuery, WatchReply};
+use routing::directory::Directory;
+use routing::flow::PageChange;
+use routing::id::Epoch;
+use routing::page;
+use routing::time::{Millis, Timestamp};
+use routing::vm::Vm;
+use routing::watch::{self, POLL_TIMEOUT, Position, StoredFleet, gauge_parts};
+use std::collections::BTreeMap;
+
+/// As in the filter: a report that is not answered by then is sent again.
+const REPORT_TIMEOUT: u64 = 1500;
+/// As in the filter: pause after a failed poll.
+const PAUSE_MS: u64 = 200;
+/// As in the filter: urgent reports a tick may send at once.
+const URGENT_PER_TICK_MAX: u32 = 64;
+
+/// What all VMs of an Envoy share.
+#[derive(Debug, Default)]
+pub(crate) struct SharedData {
+    pub(crate) pages: Vec<Vec<u8>>,
+    topology: Option<Topology>,
+    fleet: Option<StoredFleet>,
+    position: Position,
+    lease: Option<Vec<u8>>,
+    gauge: u64,
+}
+
+/// What discovery told this Envoy: endpoint clusters with their addresses.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Discovered {
+    pub(crate) epoch: Epoch,
+    pub(crate) version: u64,
+    pub(crate) clusters: BTreeMap<String, String>,
+}
+
+#[derive(Debug)]
+pub(crate) struct VmCell {
+    pub(crate) vm: Vm,
+    pub(crate) life: u64,
+    seen: u64,
+    urgent: u32,
+    report_call: Option<u64>,
+    watch_call: Option<u64>,
+    not_before: Timestamp,
+    /// Requests placed here that are not over: what `vm.loads` must say.
+    pub(crate) placed: u64,
+}
+
+#[derive(Debug)]
+pub(crate) struct Envoy {
+    pub(crate) node: String,
+    pub(crate) config: FilterConfig,
+    pub(crate) shared: SharedData,
+    pub(crate) discovered: Discovered,
+    pub(crate) vms: Vec<VmCell>,
+}
+
+impl VmCell {
+    pub(crate) fn new(node: &str, life: u64, seed: u64) -> Self {
+        Self {
+            vm: Vm::new(node, Epoch(seed | 1), seed.rotate_left(17)),
+            life,
+            seen: 0,
+            urgent: 0,
+            report_call: None,
+            watch_call: None,
+            not_before: Timestamp(0),
+            placed: 0,
+        }
+    }
+}
+
+impl SharedData {
+    pub(crate) fn new(pages: u32) -> Self {
+        Self { pages: (0..pages).map(|_| page::empty()).collect(), ..Self::default() }
+    }
+
+    /// True when the change needs no further try.
+    pub(crate) fn change_page(&mut self, change: &PageChange, bytes: usize, bug: Option<Bug>) {
+        let count = u32::try_from(self.pages.len()).unwrap();
+        let at = page::page_of(change.session(), count) as usize;
+        let mut old = self.pages[at].clone();
+        if let (Some(Bug::PagesIgnoreVersions), PageChange::Put(record)) = (bug, change) {
+            let known =
+                page::find(&old, record.id).and_then(|known| page::without(&old, known.id, known.version));
+            old = known.unwrap_or(old);
+        }
+        if let Some(new) = change.apply(&old, bytes) {
+            self.pages[at] = new;
+        }
+    }
+
+    pub(crate) fn record(&self, id: routing::id::SessionId) -> Option<page::Record> {
+        let count = u32::try_from(self.pages.len()).unwrap();
+        self.pages.get(page::page_of(id, count) as usize).and_then(|page| page::find(page, id))
+    }
+}
+
+impl Envoy {
+    /// Takes over a newer topology or fleet from shared data.
+    pub(crate) fn refresh(&mut self, vm: usize) {
+        let (shared, cell) = (&self.shared, &mut self.vms[vm]);
+        if shared.gauge == cell.seen {
+            return;
+        }
+        if gauge_parts(cell.seen).0 != gauge_parts(shared.gauge).0
+            && let Some(topology) = &shared.topology
+        {
+            cell.vm.directory = Some(Directory::new(topology));
+        }
+        if let Some(stored) = &shared.fleet {
+            cell.vm.generation = stored.generation;
+            cell.vm.stir(stored.salt);
+            if let Some(directory) = &mut cell.vm.directory {
+                directory.update(&stored.fleet);
+            }
+        }
+        cell.seen = shared.gauge;
+    }
+
+    fn leads(&mut self, vm: usize, now: Timestamp) -> bool {
+        let me = self.vms[vm].vm.caller.vm;
+        let lease = watch::claim(self.shared.lease.as_deref(), me, now);
+        let mine = lease.is_some();
+        self.shared.lease = lease.or_else(|| self.shared.lease.take());
+        mine
+    }
+}
+
+impl World {
+    pub(crate) fn tick(&mut self, at: VmAt) {
+        let now = self.now;
+        let Some(cell) = self.cell(at) else { return };
+        cell.urgent = 0;
+        self.envoys[at.envoy].refresh(at.vm);
+        let cell = &mut self.envoys[at.envoy].vms[at.vm];
+        if let Some(report) = cell.vm.next_report(now) {
+            self.send_report(at, report, true);
+        }
+        let idle = {
+            let cell = &self.envoys[at.envoy].vms[at.vm];
+            let paused = now < cell.not_before && cell.not_before.since(now).0 <= PAUSE_MS;
+            cell.watch_call.is_none() && !paused
+        };
+        if self.envoys[at.envoy].leads(at.vm, now) && idle {
+            self.poll(at);
+        }
+        let tick = self.envoys[at.envoy].config.tick.0;
+        self.after(tick, Event::Tick(at));
+    }
+
+    /// The newest entry, at once; nobody waits for the answer.
+    pub(crate) fn report_now(&mut self, at: VmAt) {
+        let cell = &mut self.envoys[at.envoy].vms[at.vm];
+        cell.urgent += 1;
+        if cell.urgent > URGENT_PER_TICK_MAX {
+            return;
+        }
+        let in_flight = cell.vm.loads.absolute(cell.vm.directory.as_ref());
+        let caller = cell.vm.caller.clone();
+        if let Some(report) = cell.vm.reports.urgent(&caller, in_flight) {
+            self.send_report(at, report, false);
+        }
+    }
+
+    fn send_report(&mut self, at: VmAt, report: Report, regular: bool) {
+        let call = self.new_call();
+        if regular {
+            self.envoys[at.envoy].vms[at.vm].report_call = Some(call);
+            self.after(REPORT_TIMEOUT, Event::ReportAnswered { at, call, good: false });
+        }
+        let net = self.net();
+        if self.rng.per_mille(net.report_lost) {
+            return self.fired.count(Fault::ReportLost);
+        }
+        let copies = if self.rng.per_mille(net.report_twice) { 2 } else { 1 };
+        for copy in 0..copies {
+            let late = self.rng.per_mille(net.report_late);
+            let delay = if late { self.rng.within(20, 1900) } else { self.rng.within(1, 6) };
+            self.after(delay, Event::ReportArrives { at, call, report: Box::new(report.clone()) });
+            for (fault, fired) in [(Fault::ReportTwice, copy == 1), (Fault::ReportLate, late)] {
+                if fired {
+                    self.fired.count(fault);
+                }
+            }
+        }
+    }
+
+    pub(crate) fn report_answered(&mut self, at: VmAt, call: u64, good: bool) {
+        let Some(cell) = self.cell(at) else { return };
+        if cell.report_call != Some(call) {
+            return;
+        }
+        cell.report_call = None;
+        if good {
+            cell.vm.reports.acknowledged();
+        } else {
+            cell.vm.reports.lost();
+        }
+    }
+
+    fn poll(&mut self, at: VmAt) {
+        let call = self.new_call();
+        let envoy = &mut self.envoys[at.envoy];
+        envoy.vms[at.vm].watch_call = Some(call);
+        let position = &envoy.shared.position;
+        let query = WatchQuery {
+            node: envoy.node.clone(),
+            epoch: position.epoch.0,
+            after: position.cursor,
+            topology: position.topology,
+            fleet: position.fleet,
+            wait_ms: watch::POLL_WAIT.0,
+        };
+        self.after(POLL_TIMEOUT.0, Event::WatchAnswered { at, call, reply: None });
+        let lost = self.net().watch_lost;
+        if self.rng.per_mille(lost) {
+            // Half of a minute is too long for every loss of a short run: most are noticed by the connection.
+            if !self.rng.per_mille(50) {
+                self.after(40, Event::WatchAnswered { at, call, reply: None });
+            }
+            return self.fired.count(Fault::WatchLost);
+        }
+        let delay = self.rng.within(1, 6);
+        self.after(delay, Event::WatchArrives { at, call, query });
+    }
+
+    pub(crate) fn watch_answered(&mut self, at: VmAt, call: u64, reply: Option<WatchReply>) {
+        let now = self.now;
+        let Some(cell) = self.cell(at) else { return };
+        if cell.watch_call != Some(call) {
+            return;
+        }
+        cell.watch_call = None;
+        let Some(reply) = reply else {
+            cell.not_before = now + Millis(PAUSE_MS);
+            return;
+        };
+        if self.envoys[at.envoy].leads(at.vm, now) {
+            self.take_in(at.envoy, reply);
+            self.poll(at);
+        }
+    }
+
+    fn take_in(&mut self, envoy: usize, mut reply: WatchReply) {
+        if self.bug == Some(Bug::MovesAreDropped) {
+            reply.moves.clear();
+        }
+        let known = self.envoys[envoy].shared.fleet.clone().unwrap_or_default();
+        let applied = self.envoys[envoy].shared.position.apply(reply, &known, self.now);
+        for change in &applied.pages {
+            self.change_page(envoy, change);
+        }
+        self.check_dialable(envoy, applied.topology.as_ref());
+        let shared = &mut self.envoys[envoy].shared;
+        if let Some(topology) = applied.topology {
+            shared.topology = Some(topology);
+        }
+        if let Some(fleet) = applied.fleet {
+            shared.fleet = Some(fleet);
+        }
+        shared.gauge = applied.position.gauge();
+        shared.position = applied.position;
+    }
+
+    /// Twice a second, as the shipped `refresh_delay`.
+    pub(crate) fn poll_xds(&mut self, envoy: usize) {
+        self.after(500, Event::XdsPoll { envoy });
+        let lost = self.net().xds_lost;
+        if self.rng.per_mille(lost) {
+            return self.fired.count(Fault::XdsLost);
+        }
+        let known = (self.envoys[envoy].discovered.epoch, self.envoys[envoy].discovered.version);
+        let delay = self.rng.within(1, 6);
+        self.after(delay, Event::XdsArrives { envoy, known });
+    }
+}

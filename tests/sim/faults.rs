@@ -1,0 +1,129 @@
+//! What may go wrong, how often each kind did, and which kinds may cost a session its place.
+//!
+//! A fault counts as fired when it meets something: a lost message, a request that is aborted, a worker that refuses a dial.
+
+use std::collections::BTreeMap;
+
+/// A kind of fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Fault {
+    RouteLost,
+    RouteReplyLost,
+    RouteLate,
+    ReportLost,
+    ReportReplyLost,
+    ReportTwice,
+    ReportLate,
+    WatchLost,
+    WatchReplyLost,
+    XdsLost,
+    VmDied,
+    ServiceRestarted,
+    ServiceRefused,
+    WorkerRefused,
+    WorkerHung,
+    WorkerAnswered5xx,
+    WorkerProbedDown,
+    WorkerRemoved,
+    WorkerMoved,
+    WorkerRanksChanged,
+    ClientLeftWhileDeciding,
+    ClientLeftWhileWaiting,
+    ClientLeftWhileStreaming,
+    SessionEvicted,
+}
+
+impl Fault {
+    pub(crate) const ALL: [Self; 24] = [
+        Self::RouteLost,
+        Self::RouteReplyLost,
+        Self::RouteLate,
+        Self::ReportLost,
+        Self::ReportReplyLost,
+        Self::ReportTwice,
+        Self::ReportLate,
+        Self::WatchLost,
+        Self::WatchReplyLost,
+        Self::XdsLost,
+        Self::VmDied,
+        Self::ServiceRestarted,
+        Self::ServiceRefused,
+        Self::WorkerRefused,
+        Self::WorkerHung,
+        Self::WorkerAnswered5xx,
+        Self::WorkerProbedDown,
+        Self::WorkerRemoved,
+        Self::WorkerMoved,
+        Self::WorkerRanksChanged,
+        Self::ClientLeftWhileDeciding,
+        Self::ClientLeftWhileWaiting,
+        Self::ClientLeftWhileStreaming,
+        Self::SessionEvicted,
+    ];
+}
+
+/// How often each kind fired.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Fired(pub(crate) BTreeMap<Fault, u64>);
+
+impl Fired {
+    pub(crate) fn count(&mut self, fault: Fault) {
+        *self.0.entry(fault).or_default() += 1;
+    }
+
+    pub(crate) fn of(&self, fault: Fault) -> u64 {
+        self.0.get(&fault).copied().unwrap_or(0)
+    }
+
+    pub(crate) fn add(&mut self, other: &Self) {
+        for (fault, count) in &other.0 {
+            *self.0.entry(*fault).or_default() += count;
+        }
+    }
+}
+
+/// Why a session may be served by more than one slot. The design allows it for these reasons and no others; a session
+/// without any of them must be served by one (worker, rank) on every Envoy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Cost {
+    /// The service was asked and gave no usable answer in time, or the breaker was open: placed by rendezvous.
+    Alone,
+    /// A first turn was not accepted (5xx, refused, client gone): its binding never came to be.
+    RolledBack,
+    /// Envoy tried again elsewhere.
+    Retried,
+    /// No worker could serve: the default route did.
+    Passed,
+    /// A VM died that had not told all it knew of this session.
+    VmDied,
+    /// The service lost its memory.
+    Restarted,
+    /// A worker was down, removed or declared otherwise.
+    WorkerChanged,
+    /// The table of sessions is smaller than the number of sessions: evicted, or never pinned.
+    Evicted,
+}
+
+impl Cost {
+    /// Whether Envoys may disagree even when all is quiet again. The others must heal: one slot after the last report.
+    pub(crate) const fn may_last(self) -> bool {
+        matches!(self, Self::Evicted)
+    }
+}
+
+/// A mistake built into the world on purpose, to see that an invariant notices it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Bug {
+    /// Pages take every record, whatever its version.
+    PagesIgnoreVersions,
+    /// Each commit comes a second time with another slot.
+    CommitsTwiceElsewhere,
+    /// The rank of the first attempt stays on the next one.
+    RankStaysOnRetry,
+    /// The filter is not told when a client leaves.
+    EndsAreLost,
+    /// The watch drops the moves it is told.
+    MovesAreDropped,
+    /// The second VM finds nothing in the pages, so its pinned turns ask.
+    SecondVmSeesNoPages,
+}

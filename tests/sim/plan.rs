@@ -1,0 +1,154 @@
+//! What one seed sets up: fleet, Envoys, traffic, and how likely each fault is. All draws of the plan come before the run.
+
+use crate::rng::Rng;
+use routing::config::Steering;
+use routing::contract::{Engine, Policy, RankNumbering};
+
+/// Faults begin after the fleet is known everywhere and end here, in ms.
+pub(crate) const CHAOS_BEGINS: u64 = 2_000;
+/// See [`CHAOS_BEGINS`].
+pub(crate) const CHAOS_ENDS: u64 = 14_000;
+
+/// One run.
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    pub(crate) envoys: usize,
+    pub(crate) vms: usize,
+    pub(crate) steering: Steering,
+    pub(crate) policy: Policy,
+    pub(crate) workers: Vec<WorkerPlan>,
+    pub(crate) sessions: usize,
+    pub(crate) turns: u64,
+    /// Count and bytes of pages: small ones evict.
+    pub(crate) pages: (u32, usize),
+    pub(crate) sessions_max: usize,
+    pub(crate) net: Net,
+    pub(crate) clients_leave: u64,
+    pub(crate) timed: Vec<(u64, Timed)>,
+}
+
+/// Ranks of a worker, endpoint by endpoint.
+#[derive(Clone, Debug)]
+pub(crate) struct WorkerPlan {
+    pub(crate) engine: Engine,
+    pub(crate) numbering: RankNumbering,
+    pub(crate) start: u32,
+    pub(crate) sizes: Vec<u32>,
+}
+
+/// Chances in a thousand, a message each.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Net {
+    pub(crate) route_lost: u64,
+    pub(crate) route_reply_lost: u64,
+    pub(crate) route_late: u64,
+    pub(crate) report_lost: u64,
+    pub(crate) report_twice: u64,
+    pub(crate) report_late: u64,
+    pub(crate) watch_lost: u64,
+    pub(crate) xds_lost: u64,
+}
+
+/// A fault with a time of its own.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Timed {
+    VmDies { envoy: usize, vm: usize },
+    ServiceRestarts { silent: bool, down: u64 },
+    WorkerRefuses { worker: usize, lasts: u64 },
+    WorkerHangs { worker: usize, lasts: u64 },
+    WorkerAnswers { worker: usize, status: u16, lasts: u64 },
+    WorkerRemoved { worker: usize, lasts: u64, moves: bool },
+    RanksChange { worker: usize },
+}
+
+impl Plan {
+    pub(crate) fn of(seed: u64) -> Self {
+        let mut rng = Rng::new(seed ^ 0x51AB_1E00);
+        let calm = seed.is_multiple_of(3);
+        let steering = if rng.per_mille(500) { Steering::Cluster } else { Steering::Endpoints };
+        let policy = if rng.per_mille(150) { Policy::SessionHash } else { Policy::LeastLoaded };
+        let (envoys, vms) = (2 + rng.below(2), 2 + rng.below(2));
+        let workers: Vec<WorkerPlan> = (0..3 + rng.below(2)).map(|n| worker(&mut rng, n)).collect();
+        let sessions = 12 + rng.below(14);
+        let small_table = !calm && rng.per_mille(120);
+        let net = if calm { calm_net(&mut rng) } else { rough_net(&mut rng) };
+        let timed = if calm { Vec::new() } else { timed(&mut rng, envoys, vms, workers.len()) };
+        Self {
+            envoys,
+            vms,
+            steering,
+            policy,
+            workers,
+            sessions,
+            turns: 4 + rng.next() % 4,
+            pages: if rng.per_mille(300) { (2, 260) } else { (64, 2048) },
+            sessions_max: if small_table { 4 } else { 4096 },
+            net,
+            clients_leave: rng.within(0, 120),
+            timed,
+        }
+    }
+}
+
+fn worker(rng: &mut Rng, n: usize) -> WorkerPlan {
+    let plan = |engine, numbering, start, sizes: &[u32]| WorkerPlan {
+        engine,
+        numbering,
+        start,
+        sizes: sizes.to_vec(),
+    };
+    match n {
+        0 => plan(Engine::Vllm, RankNumbering::Global, 0, &[4]),
+        1 => plan(Engine::Vllm, RankNumbering::Local, 4, &[4]),
+        2 => match rng.below(3) {
+            0 => plan(Engine::Sglang, RankNumbering::Global, 0, &[1]),
+            1 => plan(Engine::Trtllm, RankNumbering::None, 0, &[1]),
+            _ => plan(Engine::Vllm, RankNumbering::Local, 2, &[2, 2]),
+        },
+        _ => plan(Engine::Vllm, RankNumbering::Global, 8, &[2, 4]),
+    }
+}
+
+/// Faults that may not cost any session its place.
+fn calm_net(rng: &mut Rng) -> Net {
+    Net {
+        report_lost: rng.within(0, 200),
+        report_twice: rng.within(0, 200),
+        report_late: rng.within(0, 200),
+        watch_lost: rng.within(0, 100),
+        xds_lost: rng.within(0, 200),
+        ..Net::default()
+    }
+}
+
+fn rough_net(rng: &mut Rng) -> Net {
+    Net {
+        route_lost: rng.within(0, 80),
+        route_reply_lost: rng.within(0, 80),
+        route_late: rng.within(0, 150),
+        ..calm_net(rng)
+    }
+}
+
+fn timed(rng: &mut Rng, envoys: usize, vms: usize, workers: usize) -> Vec<(u64, Timed)> {
+    let mut timed = Vec::new();
+    for _ in 0..1 + rng.below(6) {
+        let at = rng.within(CHAOS_BEGINS, CHAOS_ENDS - 3000);
+        let (worker, lasts) = (rng.below(workers), rng.within(200, 6000));
+        timed.push((
+            at,
+            match rng.below(8) {
+                0 | 1 => Timed::VmDies { envoy: rng.below(envoys), vm: rng.below(vms) },
+                2 => Timed::ServiceRestarts { silent: rng.per_mille(500), down: rng.within(0, 2500) },
+                3 => Timed::WorkerRefuses { worker, lasts },
+                4 => Timed::WorkerHangs { worker, lasts },
+                5 => {
+                    Timed::WorkerAnswers { worker, status: if rng.per_mille(500) { 500 } else { 503 }, lasts }
+                }
+                6 => Timed::WorkerRemoved { worker, lasts, moves: rng.per_mille(500) },
+                _ => Timed::RanksChange { worker },
+            },
+        ));
+    }
+    timed
+}

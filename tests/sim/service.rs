@@ -1,0 +1,265 @@
+//! The service: one `State` and a shell as thin as the real one. Mirrors `state-service/src/{service,http}`.
+//!
+//! A restart is a new `State` with a new epoch and the declared workers; polls and calls that were there are cut.
+
+use crate::envoy::Discovered;
+use crate::faults::{Bug, Cost, Fault};
+use crate::world::{Event, VmAt, World};
+use routing::config::Steering;
+use routing::contract::{
+    Entry, Report, RouteReply, RouteRequest, Target, WATCH_HOLD_MS_MAX, WatchQuery, WatchReply,
+};
+use routing::flow::RouteFailure;
+use routing::id::{Cursor, Epoch, PoolName, WorkerId};
+use routing::time::Millis;
+use state_service::config::{OtherPools, ServiceConfig, pool_with_defaults};
+use state_service::declare::WorkerSpec;
+use state_service::state::{Command, Effect, Limits, Reply, State, StateConfig, XdsResource, cluster_name};
+use std::collections::BTreeMap;
+
+/// Whether calls get through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Standing {
+    Up,
+    /// Connections are refused.
+    Refusing,
+    /// Packets vanish.
+    Silent,
+}
+
+#[derive(Debug)]
+struct Poll {
+    at: VmAt,
+    call: u64,
+    query: WatchQuery,
+}
+
+#[derive(Debug)]
+pub(crate) struct Service {
+    pub(crate) state: State,
+    pub(crate) standing: Standing,
+    /// Answers of an earlier life never arrive.
+    pub(crate) life: u64,
+    pub(crate) declared: BTreeMap<WorkerId, WorkerSpec>,
+    polls: Vec<Poll>,
+}
+
+impl Service {
+    pub(crate) fn new(epoch: Epoch, config: StateConfig) -> Self {
+        let state = State::new(epoch, config);
+        Self { state, standing: Standing::Up, life: 1, declared: BTreeMap::new(), polls: Vec::new() }
+    }
+}
+
+impl World {
+    pub(crate) fn state_config(&self) -> StateConfig {
+        let mut pool = pool_with_defaults(PoolName::parse("chat").unwrap());
+        pool.policy = self.plan.policy;
+        // Short, so that bindings are touched; longer than any idle time of a run.
+        pool.ttl_ms = Millis::from_secs(160);
+        let service =
+            ServiceConfig { pools: vec![pool], other_pools: OtherPools::Refused, workers: Vec::new() };
+        StateConfig { service, limits: Limits { sessions_max: self.plan.sessions_max, ..Limits::SERVICE } }
+    }
+
+    /// The only way to the state: every command is followed by the checks that concern it.
+    pub(crate) fn apply(&mut self, command: Command) -> Reply {
+        let mut effects = Vec::new();
+        let evicted = self.service.state.counters().sessions_evicted;
+        let reply = self.service.state.apply(self.now, command, &mut effects);
+        for _ in evicted..self.service.state.counters().sessions_evicted {
+            self.fired.count(Fault::SessionEvicted);
+            self.cost_all(Cost::Evicted);
+            // One report may evict a session and bring it back, with whatever version.
+            self.bindings_seen.clear();
+        }
+        self.check_state();
+        if effects.contains(&Effect::Changed) {
+            self.wake_polls();
+        }
+        reply
+    }
+
+    pub(crate) fn declare(&mut self, worker: usize) {
+        let spec = self.workers[worker].spec();
+        self.workers[worker].declared = true;
+        self.service.declared.insert(spec.id.clone(), spec.clone());
+        if self.service.standing == Standing::Up
+            && let Reply::Refused(error) = self.apply(Command::PutWorker { spec })
+        {
+            self.violate("a proper declaration is taken", &error.to_string());
+        }
+    }
+
+    pub(crate) fn undeclare(&mut self, worker: usize) {
+        let id = self.workers[worker].id.clone();
+        self.workers[worker].declared = false;
+        self.service.declared.remove(&id);
+        if self.service.standing == Standing::Up {
+            self.apply(Command::RemoveWorker { id });
+        }
+    }
+
+    pub(crate) fn stop_service(&mut self, standing: Standing) {
+        self.service.standing = standing;
+        self.service.life += 1;
+        for poll in std::mem::take(&mut self.service.polls) {
+            self.after(1, Event::WatchAnswered { at: poll.at, call: poll.call, reply: None });
+        }
+    }
+
+    pub(crate) fn restart_service(&mut self) {
+        self.stop_service(Standing::Up);
+        let epoch = Epoch(self.rng.next() >> 12 | 1);
+        self.service.state = State::new(epoch, self.state_config());
+        self.bindings_seen.clear();
+        self.cost_all(Cost::Restarted);
+        for spec in self.service.declared.clone().into_values() {
+            self.apply(Command::PutWorker { spec });
+        }
+    }
+
+    pub(crate) fn route_arrives(&mut self, request: u64, call: u64, body: RouteRequest) {
+        match self.service.standing {
+            Standing::Silent => return,
+            Standing::Refusing => {
+                let answer = Err(RouteFailure::Failed);
+                return self.after(1, Event::RouteAnswered { request, call, life: None, answer });
+            }
+            Standing::Up => {}
+        }
+        let draw = self.rng.next();
+        let Reply::Route(reply) = self.apply(Command::Route { request: body, draw }) else {
+            return self.violate("a route is answered", "with something else");
+        };
+        self.check_route(&reply);
+        let lost = self.net().route_reply_lost;
+        if self.rng.per_mille(lost) {
+            return self.fired.count(Fault::RouteReplyLost);
+        }
+        let (delay, life) = (self.rng.within(1, 6), Some(self.service.life));
+        self.after(delay, Event::RouteAnswered { request, call, life, answer: Ok(Box::new(reply)) });
+    }
+
+    pub(crate) fn report_arrives(&mut self, at: VmAt, call: u64, mut report: Report) {
+        if self.service.standing != Standing::Up {
+            return;
+        }
+        if self.bug == Some(Bug::CommitsTwiceElsewhere) {
+            let again: Vec<Entry> = report.entries.iter().filter_map(|entry| self.elsewhere(entry)).collect();
+            report.entries.extend(again);
+        }
+        self.apply(Command::Report(report));
+        let lost = self.net().report_lost;
+        if self.rng.per_mille(lost) {
+            return self.fired.count(Fault::ReportReplyLost);
+        }
+        let delay = self.rng.within(1, 6);
+        self.after(delay, Event::ReportAnswered { at, call, good: true });
+    }
+
+    fn elsewhere(&self, entry: &Entry) -> Option<Entry> {
+        let mut again = entry.clone();
+        let Entry::Committed { target, version, .. } = &mut again else { return None };
+        let other = self.workers.iter().find(|worker| worker.id != target.worker)?;
+        *target = Target { worker: other.id.clone(), rank: None };
+        version.seq += 1;
+        Some(again)
+    }
+
+    pub(crate) fn watch_arrives(&mut self, at: VmAt, call: u64, query: WatchQuery) {
+        match self.service.standing {
+            Standing::Silent => return,
+            Standing::Refusing => return self.after(1, Event::WatchAnswered { at, call, reply: None }),
+            Standing::Up => {}
+        }
+        let hold = query.wait_ms.min(WATCH_HOLD_MS_MAX);
+        self.service.polls.push(Poll { at, call, query });
+        self.after(hold, Event::WatchHeld { call });
+        self.wake_polls();
+    }
+
+    pub(crate) fn watch_held(&mut self, call: u64) {
+        let Some(at) = self.service.polls.iter().position(|poll| poll.call == call) else { return };
+        let poll = self.service.polls.remove(at);
+        let (epoch, cursor, salt) = (self.service.state.epoch(), Cursor(poll.query.after), self.rng.next());
+        let nothing =
+            WatchReply { epoch, cursor, salt, gap: false, topology: None, fleet: None, moves: Vec::new() };
+        self.answer_poll(&poll, nothing);
+    }
+
+    fn wake_polls(&mut self) {
+        for poll in std::mem::take(&mut self.service.polls) {
+            let (query, salt) = (poll.query.clone(), self.rng.next());
+            let mut effects = Vec::new();
+            match self.service.state.apply(self.now, Command::Watch { query, salt }, &mut effects) {
+                Reply::Watch(Some(news)) => self.answer_poll(&poll, *news),
+                _ => self.service.polls.push(poll),
+            }
+        }
+    }
+
+    fn answer_poll(&mut self, poll: &Poll, news: WatchReply) {
+        let lost = self.net().watch_lost;
+        let (at, call) = (poll.at, poll.call);
+        if self.rng.per_mille(lost) {
+            self.fired.count(Fault::WatchReplyLost);
+            return self.after(40, Event::WatchAnswered { at, call, reply: None });
+        }
+        let delay = self.rng.within(1, 6);
+        self.after(delay, Event::WatchAnswered { at, call, reply: Some(Box::new(news)) });
+    }
+
+    pub(crate) fn xds_arrives(&mut self, envoy: usize, known: (Epoch, u64)) {
+        if self.service.standing != Standing::Up {
+            return;
+        }
+        let resource = match self.plan.steering {
+            Steering::Cluster => XdsResource::Cluster,
+            Steering::Endpoints => XdsResource::Endpoint(PoolName::parse("chat").unwrap()),
+        };
+        let node = self.envoys[envoy].node.clone();
+        let version = if known.0 == self.service.state.epoch() { known.1 } else { 0 };
+        self.apply(Command::NodeAck { node, resource, version });
+        let state = &self.service.state;
+        if version == state.xds_version() {
+            return;
+        }
+        let clusters = state
+            .workers()
+            .flat_map(|worker| worker.endpoints().iter().enumerate().map(move |(n, e)| (worker.id(), n, e)))
+            .filter_map(|(id, n, endpoint)| Some((cluster_name(id, n), endpoint.resolved?.to_string())))
+            .collect();
+        let discovered = Discovered { epoch: state.epoch(), version: state.xds_version(), clusters };
+        let delay = self.rng.within(1, 6);
+        self.after(delay, Event::XdsAnswered { envoy, discovered: Box::new(discovered) });
+    }
+
+    /// Two bad endpoints make one bad worker; each is asked by itself.
+    pub(crate) fn probe(&mut self, worker: usize, healthy: bool) {
+        if self.service.standing != Standing::Up || !self.workers[worker].declared {
+            return;
+        }
+        let id = self.workers[worker].id.clone();
+        let before = self.service.state.counters().workers_down;
+        for endpoint in 0..self.workers[worker].live_endpoints().count() {
+            self.apply(Command::Probe { worker: id.clone(), endpoint, healthy });
+        }
+        if self.service.state.counters().workers_down > before {
+            self.fired.count(Fault::WorkerProbedDown);
+            self.cost_all(Cost::WorkerChanged);
+        }
+    }
+
+    pub(crate) fn check_route(&mut self, reply: &RouteReply) {
+        let Some(target) = &reply.target else { return };
+        let declared = self.service.declared.get(&target.worker);
+        let in_range = declared.is_some_and(|spec| {
+            let ranks = spec.rank_start()..spec.rank_start() + spec.rank_count();
+            target.rank.is_none_or(|rank| ranks.contains(&rank.0))
+        });
+        if !in_range {
+            self.violate("a route names a declared slot", &format!("{target:?}"));
+        }
+    }
+}

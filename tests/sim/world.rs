@@ -1,0 +1,499 @@
+//! The world: one clock, one queue of things to come, and everything that lives between them. One seed is one run.
+//!
+//! No IO, threads or real time. Messages wait in a map by (time, number), so that a run is the same each time.
+
+use crate::client::Session;
+use crate::envoy::{Discovered, Envoy, SharedData, VmCell};
+use crate::faults::{Bug, Cost, Fault, Fired};
+use crate::invariants::Violation;
+use crate::plan::{CHAOS_ENDS, Net, Plan, Timed};
+use crate::request::Request;
+use crate::rng::Rng;
+use crate::service::{Service, Standing};
+use crate::worker::{Mode, Worker};
+use routing::config::{FilterConfig, Steering};
+use routing::contract::{Report, RouteReply, RouteRequest, Target, WatchQuery, WatchReply};
+use routing::directory::Directory;
+use routing::flow::{AnswerHead, Counter, RouteFailure};
+use routing::hash::{Phase, rank_hash, session_id};
+use routing::id::{Epoch, SessionId, Version};
+use routing::time::{Millis, Timestamp};
+use state_service::state::Command;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// More events than any run needs.
+const EVENTS_MAX: u64 = 400_000;
+/// By then every run is quiet: patience, breaker and lost polls included.
+const QUIET_BY: u64 = 90_000;
+/// The state's lease of a VM, and a little.
+const LEASES: u64 = 33_000;
+
+/// One turn on each Envoy, its report and what the watch says of it.
+const FINALS: u64 = 4_000;
+
+/// One life of one VM.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct VmAt {
+    pub(crate) envoy: usize,
+    pub(crate) vm: usize,
+    pub(crate) life: u64,
+}
+
+/// Something that happens at its time.
+#[derive(Debug)]
+pub(crate) enum Event {
+    Turn {
+        session: usize,
+    },
+    Request {
+        session: usize,
+        envoy: usize,
+        vm: usize,
+    },
+    ClientLeaves {
+        request: u64,
+    },
+    RouteArrives {
+        request: u64,
+        call: u64,
+        body: Box<RouteRequest>,
+    },
+    RouteAnswered {
+        request: u64,
+        call: u64,
+        life: Option<u64>,
+        answer: Result<Box<RouteReply>, RouteFailure>,
+    },
+    Answered {
+        request: u64,
+        dial: u32,
+        head: AnswerHead,
+    },
+    Refused {
+        request: u64,
+        dial: u32,
+    },
+    StreamEnds {
+        request: u64,
+    },
+    Tick(VmAt),
+    ReportArrives {
+        at: VmAt,
+        call: u64,
+        report: Box<Report>,
+    },
+    ReportAnswered {
+        at: VmAt,
+        call: u64,
+        good: bool,
+    },
+    WatchArrives {
+        at: VmAt,
+        call: u64,
+        query: WatchQuery,
+    },
+    WatchAnswered {
+        at: VmAt,
+        call: u64,
+        reply: Option<Box<WatchReply>>,
+    },
+    WatchHeld {
+        call: u64,
+    },
+    XdsPoll {
+        envoy: usize,
+    },
+    XdsArrives {
+        envoy: usize,
+        known: (Epoch, u64),
+    },
+    XdsAnswered {
+        envoy: usize,
+        discovered: Box<Discovered>,
+    },
+    Probe {
+        worker: usize,
+    },
+    Expire,
+    Fault(Timed),
+    Heal {
+        worker: usize,
+    },
+    ServiceIsBack,
+}
+
+/// What a run is worth.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Stats {
+    pub(crate) events: u64,
+    pub(crate) requests: u64,
+    pub(crate) accepted: u64,
+    pub(crate) sessions: u64,
+    pub(crate) sessions_without_cost: u64,
+    pub(crate) counters: BTreeMap<Counter, u64>,
+}
+
+/// Version, target and whether it is released, as last seen.
+type BindingSeen = (Version, Option<Target>, bool);
+
+#[derive(Debug)]
+pub(crate) struct World {
+    pub(crate) plan: Plan,
+    pub(crate) bug: Option<Bug>,
+    pub(crate) rng: Rng,
+    pub(crate) now: Timestamp,
+    queue: BTreeMap<(Timestamp, u64), Event>,
+    calls: u64,
+    pub(crate) faults_on: bool,
+    pub(crate) in_finals: bool,
+    pub(crate) envoys: Vec<Envoy>,
+    pub(crate) service: Service,
+    pub(crate) workers: Vec<Worker>,
+    pub(crate) sessions: Vec<Session>,
+    pub(crate) requests: BTreeMap<u64, Request>,
+    pub(crate) bindings_seen: BTreeMap<SessionId, BindingSeen>,
+    pub(crate) fired: Fired,
+    pub(crate) stats: Stats,
+    pub(crate) violation: Option<Violation>,
+    trace: Option<Vec<String>>,
+}
+
+impl World {
+    pub(crate) fn new(seed: u64, bug: Option<Bug>, traced: bool) -> Self {
+        let plan = Plan::of(seed);
+        let mut world = Self {
+            bug,
+            rng: Rng::new(seed),
+            now: Timestamp(1_000_000),
+            queue: BTreeMap::new(),
+            calls: 0,
+            faults_on: true,
+            in_finals: false,
+            envoys: Vec::new(),
+            service: Service::new(
+                Epoch(seed << 8 | 1),
+                state_service::state::StateConfig::new(state_service::config::ServiceConfig::without_file()),
+            ),
+            workers: plan.workers.iter().cloned().enumerate().map(|(n, plan)| Worker::new(n, plan)).collect(),
+            sessions: Vec::new(),
+            requests: BTreeMap::new(),
+            bindings_seen: BTreeMap::new(),
+            fired: Fired::default(),
+            stats: Stats::default(),
+            violation: None,
+            trace: traced.then(Vec::new),
+            plan,
+        };
+        world.service = Service::new(Epoch(seed << 8 | 1), world.state_config());
+        world.set_up();
+        world
+    }
+
+    fn set_up(&mut self) {
+        for worker in 0..self.workers.len() {
+            self.declare(worker);
+            let first = self.rng.within(1, 900);
+            self.after(first, Event::Probe { worker });
+        }
+        for n in 0..self.plan.envoys {
+            self.add_envoy(n);
+        }
+        for n in 0..self.plan.sessions {
+            self.add_session(n);
+        }
+        for (at, fault) in self.plan.timed.clone() {
+            self.after(at, Event::Fault(fault));
+        }
+        self.after(100, Event::Expire);
+    }
+
+    fn add_envoy(&mut self, n: usize) {
+        let mut config = FilterConfig::parse(b"{}").unwrap();
+        config.steering = self.plan.steering;
+        (config.page_count, config.page_bytes) = self.plan.pages;
+        let node = format!("edge-{n}");
+        let vms = (0..self.plan.vms).map(|_| VmCell::new(&node, 1, self.rng.next())).collect();
+        let shared = SharedData::new(config.page_count);
+        self.envoys.push(Envoy { node, config, shared, discovered: Discovered::default(), vms });
+        self.after(1, Event::XdsPoll { envoy: n });
+        for vm in 0..self.plan.vms {
+            // Listeners start once discovery has answered.
+            let first = self.rng.within(600, 700);
+            self.after(first, Event::Tick(VmAt { envoy: n, vm, life: 1 }));
+        }
+    }
+
+    fn add_session(&mut self, n: usize) {
+        let key = match n {
+            0 => None,
+            1 => Some("k".repeat(257)),
+            _ => Some(format!("conversation-{n}-{}", self.rng.next())),
+        };
+        let id = key.as_ref().filter(|key| key.len() <= 256);
+        let id = id.map(|key| session_id(b"", b"", "chat", Phase::Aggregated, key.as_bytes()));
+        let hash = key.as_ref().map_or(0, |key| rank_hash(key.as_bytes()).0);
+        self.sessions.push(Session {
+            key,
+            id,
+            rank_hash: hash,
+            turns_left: self.plan.turns,
+            begun: false,
+            open: 0,
+            landings: BTreeMap::new(),
+            costs: BTreeSet::new(),
+            finals_left: Vec::new(),
+            finals: Vec::new(),
+        });
+        let first = self.rng.within(1500, 9000);
+        self.after(first, Event::Turn { session: n });
+    }
+
+    pub(crate) fn after(&mut self, ms: u64, event: Event) {
+        let number = self.new_call();
+        self.queue.insert((self.now + Millis(ms), number), event);
+    }
+
+    pub(crate) const fn new_call(&mut self) -> u64 {
+        self.calls += 1;
+        self.calls
+    }
+
+    /// Chances of the moment.
+    pub(crate) fn net(&self) -> Net {
+        if self.faults_on { self.plan.net } else { Net::default() }
+    }
+
+    /// The VM, while that life lasts.
+    pub(crate) fn cell(&mut self, at: VmAt) -> Option<&mut VmCell> {
+        let cell = &mut self.envoys[at.envoy].vms[at.vm];
+        (cell.life == at.life).then_some(cell)
+    }
+
+    pub(crate) fn note(&mut self, line: impl FnOnce() -> String) {
+        let at = self.now.0;
+        if let Some(trace) = &mut self.trace {
+            trace.push(serde_json::json!({"ms": at, "what": line()}).to_string());
+        }
+    }
+
+    pub(crate) fn trace(&self) -> String {
+        self.trace.as_deref().unwrap_or_default().join("\n")
+    }
+
+    /// The whole life of this world.
+    pub(crate) fn run(&mut self) {
+        self.until(CHAOS_ENDS);
+        self.stop_faults();
+        let deadline = self.now + Millis(QUIET_BY);
+        while !self.is_quiet() && self.now < deadline && self.violation.is_none() {
+            self.until(100);
+        }
+        if !self.is_quiet() {
+            self.violate("all waits end", &format!("{} requests are open", self.requests.len()));
+        }
+        self.until(LEASES);
+        self.check_quiet();
+        self.in_finals = true;
+        // What a fault left split may be seen once more, by the turn that heals it.
+        self.play_finals();
+        self.play_finals();
+        self.check_agreement();
+        self.check_quiet();
+    }
+
+    /// One turn of each session on each Envoy, one after the other.
+    fn play_finals(&mut self) {
+        for session in 0..self.sessions.len() {
+            self.sessions[session].finals.clear();
+            self.sessions[session].finals_left = (0..self.envoys.len()).collect();
+            self.next_final(session);
+        }
+        self.until(FINALS);
+        self.check_served();
+    }
+
+    fn until(&mut self, ms: u64) {
+        let end = self.now + Millis(ms);
+        while self.violation.is_none() {
+            let Some(entry) = self.queue.first_entry().filter(|entry| entry.key().0 <= end) else { break };
+            let ((at, _), event) = entry.remove_entry();
+            self.now = at;
+            self.stats.events += 1;
+            if self.stats.events > EVENTS_MAX {
+                return self.violate("runs end", "too many events");
+            }
+            if !matches!(event, Event::Tick(_) | Event::Expire) {
+                self.note(|| format!("{event:?}"));
+            }
+            self.happen(event);
+            self.check_vms();
+        }
+        self.now = end;
+    }
+
+    fn happen(&mut self, event: Event) {
+        match event {
+            Event::Turn { session } => self.begin_turn(session),
+            Event::Request { session, envoy, vm } => self.begin_request(session, envoy, vm),
+            Event::ClientLeaves { request } => self.client_leaves(request),
+            Event::RouteArrives { request, call, body } => self.route_arrives(request, call, *body),
+            Event::RouteAnswered { request, call, life, answer } => {
+                // A reply of a service that died meanwhile is a broken connection.
+                let cut = life.is_some_and(|life| life != self.service.life);
+                self.route_answered(request, call, if cut { Err(RouteFailure::Failed) } else { answer });
+            }
+            Event::Answered { request, dial, head } => self.answered(request, dial, head),
+            Event::Refused { request, dial } => self.refused(request, dial),
+            Event::StreamEnds { request } => self.stream_ends(request),
+            Event::Tick(at) => self.tick(at),
+            Event::ReportArrives { at, call, report } => self.report_arrives(at, call, *report),
+            Event::ReportAnswered { at, call, good } => self.report_answered(at, call, good),
+            Event::WatchArrives { at, call, query } => self.watch_arrives(at, call, query),
+            Event::WatchAnswered { at, call, reply } => {
+                self.watch_answered(at, call, reply.map(|reply| *reply))
+            }
+            Event::WatchHeld { call } => self.watch_held(call),
+            Event::XdsPoll { envoy } => self.poll_xds(envoy),
+            Event::XdsArrives { envoy, known } => self.xds_arrives(envoy, known),
+            Event::XdsAnswered { envoy, discovered } => self.envoys[envoy].discovered = *discovered,
+            Event::Probe { worker } => self.probe_due(worker),
+            Event::Expire => {
+                if self.service.standing == Standing::Up {
+                    self.apply(Command::Expire);
+                }
+                self.after(100, Event::Expire);
+            }
+            Event::Fault(fault) => self.fault(fault),
+            Event::Heal { worker } => self.heal(worker),
+            Event::ServiceIsBack => self.restart_service(),
+        }
+    }
+
+    fn probe_due(&mut self, worker: usize) {
+        let healthy = matches!(self.workers[worker].mode, Mode::Accepts | Mode::Answers(_));
+        self.probe(worker, healthy);
+        let next = self.rng.within(900, 1100);
+        self.after(next, Event::Probe { worker });
+    }
+
+    fn fault(&mut self, fault: Timed) {
+        match fault {
+            Timed::VmDies { envoy, vm } => self.kill_vm(envoy, vm),
+            Timed::ServiceRestarts { silent, down } => self.crash_service(silent, down),
+            Timed::WorkerRefuses { worker, lasts } => self.set_mode(worker, Mode::Refuses, lasts),
+            Timed::WorkerHangs { worker, lasts } => self.set_mode(worker, Mode::Hangs, lasts),
+            Timed::WorkerAnswers { worker, status, lasts } => {
+                self.set_mode(worker, Mode::Answers(status), lasts)
+            }
+            Timed::WorkerRemoved { worker, lasts, moves } => self.remove_worker(worker, lasts, moves),
+            Timed::RanksChange { worker } => self.change_ranks(worker),
+        }
+    }
+
+    fn crash_service(&mut self, silent: bool, down: u64) {
+        if self.service.standing != Standing::Up {
+            return;
+        }
+        self.fired.count(Fault::ServiceRestarted);
+        if down > 0 {
+            self.fired.count(Fault::ServiceRefused);
+        }
+        self.stop_service(if silent { Standing::Silent } else { Standing::Refusing });
+        self.after(down, Event::ServiceIsBack);
+    }
+
+    fn set_mode(&mut self, worker: usize, mode: Mode, lasts: u64) {
+        self.workers[worker].mode = mode;
+        self.after(lasts, Event::Heal { worker });
+    }
+
+    fn remove_worker(&mut self, worker: usize, lasts: u64, moves: bool) {
+        if !self.workers[worker].declared {
+            return;
+        }
+        self.fired.count(Fault::WorkerRemoved);
+        self.cost_all(Cost::WorkerChanged);
+        self.undeclare(worker);
+        if moves {
+            self.fired.count(Fault::WorkerMoved);
+            self.workers[worker].move_away();
+        }
+        self.after(lasts, Event::Heal { worker });
+    }
+
+    /// Under cluster steering an Envoy learns the new address before the new ranks, so there the worker is removed first.
+    fn change_ranks(&mut self, worker: usize) {
+        if self.plan.steering == Steering::Cluster || !self.workers[worker].declared {
+            return;
+        }
+        self.fired.count(Fault::WorkerRanksChanged);
+        self.cost_all(Cost::WorkerChanged);
+        self.workers[worker].change_ranks();
+        self.declare(worker);
+    }
+
+    fn heal(&mut self, worker: usize) {
+        self.workers[worker].mode = Mode::Accepts;
+        if !self.workers[worker].declared {
+            self.cost_all(Cost::WorkerChanged);
+            self.declare(worker);
+        }
+    }
+
+    pub(crate) fn some_worker_is_off(&self) -> bool {
+        let down = |worker: &&Worker| {
+            let state = self.service.state.worker(&worker.id).map(state_service::state::Worker::state);
+            worker.mode != Mode::Accepts
+                || !worker.declared
+                || state.is_none_or(|state| !state.serves_bound())
+        };
+        self.workers.iter().any(|worker| down(&worker)) || self.some_vm_is_behind()
+    }
+
+    /// A worker that moved is dialled where the VM believes it is; Envoy goes on to the next one when that is gone.
+    fn some_vm_is_behind(&self) -> bool {
+        let addresses =
+            |worker: &Worker| worker.live_endpoints().map(|e| e.address.clone()).collect::<BTreeSet<_>>();
+        let known = |directory: &Directory, worker: &Worker| {
+            let found = directory.workers.iter().find(|w| w.id == worker.id);
+            found.is_some_and(|w| {
+                w.endpoints.iter().map(|e| e.address.clone()).collect::<BTreeSet<_>>() == addresses(worker)
+            })
+        };
+        let behind = |directory: &Directory| self.workers.iter().any(|worker| !known(directory, worker));
+        self.envoys
+            .iter()
+            .flat_map(|envoy| &envoy.vms)
+            .any(|cell| cell.vm.directory.as_ref().is_none_or(behind))
+    }
+
+    /// Streams of a dead VM are cut; its successor starts with nothing but shared data.
+    fn kill_vm(&mut self, envoy: usize, vm: usize) {
+        self.vm_death_costs(envoy, vm);
+        let dead: Vec<u64> = self
+            .requests
+            .values()
+            .filter(|request| (request.at.envoy, request.at.vm) == (envoy, vm))
+            .map(|request| request.id)
+            .collect();
+        let life = self.envoys[envoy].vms[vm].life + 1;
+        let node = self.envoys[envoy].node.clone();
+        self.envoys[envoy].vms[vm] = VmCell::new(&node, life, self.rng.next());
+        self.after(100, Event::Tick(VmAt { envoy, vm, life }));
+        for id in dead {
+            if let Some(request) = self.requests.remove(&id) {
+                self.request_over(request.session, None);
+            }
+        }
+    }
+
+    fn stop_faults(&mut self) {
+        self.faults_on = false;
+        if self.service.standing != Standing::Up {
+            self.restart_service();
+        }
+        for worker in 0..self.workers.len() {
+            self.heal(worker);
+        }
+    }
+}
