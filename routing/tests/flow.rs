@@ -1,4 +1,4 @@
-//! A binding's life as the filter sees it: first turn, commit, pinned turns, rollback, joining.
+//! A binding's life as the filter sees it: first turn, commit, pinned turns, idle time, endings.
 
 mod common;
 mod world;
@@ -7,6 +7,11 @@ mod world;
 use wasm_bindgen_test::wasm_bindgen_test as test;
 
 use expect_test::{Expect, expect};
+use routing::flow::Counter;
+use routing::hash::rank_hash;
+use routing::id::{Epoch, RequestId};
+use routing::time::Millis;
+use std::collections::BTreeSet;
 use world::World;
 
 #[expect(clippy::needless_pass_by_value, reason = "an Expect is written where it is used")]
@@ -79,233 +84,6 @@ fn a_stream_that_breaks_later_keeps_the_binding() {
             end -> nothing
             page s -> bound w1/5 v1
             head session=s -> continue, #pinned, to worker-w1 rank 5
-        "#]],
-    );
-}
-
-#[test]
-fn a_first_turn_that_envoy_answers_leaves_nothing() {
-    check(
-        "head session=s; route held w1 rank 5 v1 hold 9; answer envoy 503; end; load; page s;
-         b: head session=s; b: route held w0 rank 2 v2 hold 10; b: answer 200; b: end; page s; report",
-        expect![[r#"
-            head session=s -> pause, ask
-            route held w1 rank 5 v1 hold 9 -> put held w1/5 v1, #routed_held, resume, to worker-w1 rank 5
-            answer envoy 503 -> nothing
-            end -> forget v1, #rolled_back, report now
-            load -> 0
-            page s -> empty
-            b: head session=s -> pause, ask unsent [failed r1 hold 9]
-            b: route held w0 rank 2 v2 hold 10 -> put held w0/2 v2, #routed_held, resume, to worker-w0 rank 2
-            b: answer 200 -> put bound w0/2 v2, #committed
-            b: end -> nothing
-            page s -> bound w0/2 v2
-            report -> [slot w1/5 failed x1: Connection, failed r1 hold 9, committed r2 hold 10 w0/2 v2] load []
-        "#]],
-    );
-    for status in ["413", "408", "429", "504"] {
-        let trace = World::new().run(&format!(
-            "head session=s; route held w1 rank 5 v1 hold 9; answer envoy {status}; end; page s; load"
-        ));
-        assert!(trace.contains("page s -> empty") && trace.ends_with("load -> 0\n"), "{trace}");
-        assert!(!trace.contains("#committed"), "{trace}");
-    }
-}
-
-#[test]
-fn a_first_turn_that_the_engine_fails_leaves_nothing() {
-    check(
-        "head session=s; route held w1 rank 5 v1 hold 9; answer 500; end; page s; load; report; head session=s",
-        expect![[r#"
-            head session=s -> pause, ask
-            route held w1 rank 5 v1 hold 9 -> put held w1/5 v1, #routed_held, resume, to worker-w1 rank 5
-            answer 500 -> nothing
-            end -> forget v1, #rolled_back, report now
-            page s -> empty
-            load -> 0
-            report -> [slot w1/5 failed x1: Status5xx, failed r1 hold 9] load []
-            head session=s -> pause, ask
-        "#]],
-    );
-}
-
-#[test]
-fn a_client_that_leaves_while_placed_leaves_nothing() {
-    check(
-        "head session=s; route held w1 rank 5 v1 hold 9; end; page s; load; report; head session=s",
-        expect![[r#"
-            head session=s -> pause, ask
-            route held w1 rank 5 v1 hold 9 -> put held w1/5 v1, #routed_held, resume, to worker-w1 rank 5
-            end -> forget v1, #rolled_back, report now
-            page s -> empty
-            load -> 0
-            report -> [failed r1 hold 9] load []
-            head session=s -> pause, ask
-        "#]],
-    );
-}
-
-#[test]
-fn a_client_that_leaves_while_routing_leaves_nothing() {
-    check(
-        "head session=s; end; page s; load; report; b: head session=s; b: route held w1 rank 5 v2",
-        expect![[r#"
-            head session=s -> pause, ask
-            end -> #rolled_back, report now
-            page s -> empty
-            load -> 0
-            report -> [failed r1] load []
-            b: head session=s -> pause, ask
-            b: route held w1 rank 5 v2 -> put held w1/5 v2, #routed_held, resume, to worker-w1 rank 5
-        "#]],
-    );
-}
-
-#[test]
-fn a_quick_retry_carries_the_failure_the_service_has_not_heard() {
-    check(
-        "report; head session=s; route held w1 rank 5 v1 hold 9; answer 503; end; head session=s",
-        expect![[r#"
-            report -> [] load []
-            head session=s -> pause, ask
-            route held w1 rank 5 v1 hold 9 -> put held w1/5 v1, #routed_held, resume, to worker-w1 rank 5
-            answer 503 -> nothing
-            end -> forget v1, #rolled_back, report now
-            head session=s -> pause, ask unsent [failed r1 hold 9]
-        "#]],
-    );
-}
-
-#[test]
-fn concurrent_first_turns_join_the_hold_in_the_page() {
-    check(
-        "head session=s; route held w1 rank 5 v1 hold 9;
-         b: head session=s; c: head session=s vm=1; load;
-         c: answer 200; page s; answer 200; page s; end; b: end; c: end; load; page s; report; report 1",
-        expect![[r#"
-            head session=s -> pause, ask
-            route held w1 rank 5 v1 hold 9 -> put held w1/5 v1, #routed_held, resume, to worker-w1 rank 5
-            b: head session=s -> continue, #joined, to worker-w1 rank 5
-            c: head session=s vm=1 -> continue, #joined, to worker-w1 rank 5
-            load -> 3
-            c: answer 200 -> put bound w1/5 v1, #committed
-            page s -> bound w1/5 v1
-            answer 200 -> put bound w1/5 v1 (no change), #committed
-            page s -> bound w1/5 v1
-            end -> nothing
-            b: end -> #rolled_back, report now
-            c: end -> nothing
-            load -> 0
-            page s -> bound w1/5 v1
-            report -> [committed r1 hold 9 w1/5 v1, failed r2] load []
-            report 1 -> [committed r1 w1/5 v1] load []
-        "#]],
-    );
-}
-
-#[test]
-fn a_hundred_concurrent_first_turns_share_one_slot() {
-    let mut world = World::new();
-    world.run("r0: head session=s; r0: route held w1 rank 5 v1 hold 9");
-    for n in 1..100 {
-        let trace = world.run(&format!("r{n}: head session=s vm={}", n % 2));
-        assert!(trace.ends_with("-> continue, #joined, to worker-w1 rank 5\n"), "{trace}");
-    }
-    assert_eq!(world.run("load"), "load -> 100\n");
-    for n in 0..100 {
-        world.run(&format!("r{n}: answer 200; r{n}: end"));
-    }
-    assert_eq!(world.run("load; page s"), "load -> 0\npage s -> bound w1/5 v1\n");
-}
-
-#[test]
-fn first_turns_on_the_way_at_once_end_in_one_binding() {
-    check(
-        "head session=s; b: head session=s vm=1;
-         route held w1 rank 5 v1 hold 9; b: route held w1 rank 5 v1 hold 9;
-         b: answer 200; b: end; answer 200; end; page s",
-        expect![[r#"
-            head session=s -> pause, ask
-            b: head session=s vm=1 -> pause, ask
-            route held w1 rank 5 v1 hold 9 -> put held w1/5 v1, #routed_held, resume, to worker-w1 rank 5
-            b: route held w1 rank 5 v1 hold 9 -> put held w1/5 v1 (no change), #routed_held, resume, to worker-w1 rank 5
-            b: answer 200 -> put bound w1/5 v1, #committed
-            b: end -> nothing
-            answer 200 -> put bound w1/5 v1 (no change), #committed
-            end -> nothing
-            page s -> bound w1/5 v1
-        "#]],
-    );
-}
-
-#[test]
-fn a_joiner_that_fails_does_not_undo_a_commit() {
-    check(
-        "head session=s; route held w1 rank 5 v1 hold 9; b: head session=s; answer 200; b: end; page s; end;
-         head session=s",
-        expect![[r#"
-            head session=s -> pause, ask
-            route held w1 rank 5 v1 hold 9 -> put held w1/5 v1, #routed_held, resume, to worker-w1 rank 5
-            b: head session=s -> continue, #joined, to worker-w1 rank 5
-            answer 200 -> put bound w1/5 v1, #committed
-            b: end -> #rolled_back, report now
-            page s -> bound w1/5 v1
-            end -> nothing
-            head session=s -> continue, #pinned, to worker-w1 rank 5
-        "#]],
-    );
-}
-
-#[test]
-fn an_owner_that_fails_does_not_undo_a_joiners_commit() {
-    check(
-        "head session=s; route held w1 rank 5 v1 hold 9; b: head session=s; b: answer 200; b: end; answer 503; end;
-         page s; report",
-        expect![[r#"
-            head session=s -> pause, ask
-            route held w1 rank 5 v1 hold 9 -> put held w1/5 v1, #routed_held, resume, to worker-w1 rank 5
-            b: head session=s -> continue, #joined, to worker-w1 rank 5
-            b: answer 200 -> put bound w1/5 v1, #committed
-            b: end -> nothing
-            answer 503 -> nothing
-            end -> forget v1 (no change), #rolled_back, report now
-            page s -> bound w1/5 v1
-            report -> [committed r2 w1/5 v1, slot w1/5 failed x1: Status5xx, failed r1 hold 9] load []
-        "#]],
-    );
-}
-
-#[test]
-fn a_joiner_that_leaves_leaves_the_hold_to_its_owner() {
-    check(
-        "head session=s; route held w1 rank 5 v1 hold 9; b: head session=s; b: end; c: head session=s; answer 200; end;
-         page s",
-        expect![[r#"
-            head session=s -> pause, ask
-            route held w1 rank 5 v1 hold 9 -> put held w1/5 v1, #routed_held, resume, to worker-w1 rank 5
-            b: head session=s -> continue, #joined, to worker-w1 rank 5
-            b: end -> #rolled_back, report now
-            c: head session=s -> continue, #joined, to worker-w1 rank 5
-            answer 200 -> put bound w1/5 v1, #committed
-            end -> nothing
-            page s -> bound w1/5 v1
-        "#]],
-    );
-}
-
-#[test]
-fn a_hold_nobody_ended_is_believed_for_ten_seconds() {
-    check(
-        "head session=s; route held w1 rank 5 v1 hold 9; @11999; b: head session=s; b: end; @1000;
-         c: head session=s; c: route held w1 rank 5 v1 hold 9; @12000; d: head session=s",
-        expect![[r#"
-            head session=s -> pause, ask
-            route held w1 rank 5 v1 hold 9 -> put held w1/5 v1, #routed_held, resume, to worker-w1 rank 5
-            b: head session=s -> continue, #joined, to worker-w1 rank 5
-            b: end -> #rolled_back, report now
-            c: head session=s -> continue, #joined, to worker-w1 rank 5
-            c: route held w1 rank 5 v1 hold 9 -> #ignored_late_route
-            d: head session=s -> pause, ask cached w1/5 v1 unsent [failed r2]
         "#]],
     );
 }
@@ -480,4 +258,29 @@ fn the_load_returns_to_zero_after_every_ending() {
             }
         }
     }
+}
+
+#[test]
+fn a_question_names_caller_pool_and_session_and_not_the_key() {
+    let mut world = World::new();
+    world.run("head session=hunter2 vm=2");
+    let question = world.question.clone().unwrap();
+    assert_eq!((question.caller.node.as_str(), question.caller.vm), ("envoy", Epoch(103)));
+    assert_eq!((question.pool.as_str(), question.request), ("chat", RequestId(1)));
+    let session = question.session.unwrap();
+    assert_eq!((session.id, session.rank_hash), (world.session("hunter2"), rank_hash(b"hunter2")));
+    assert_eq!((question.deadline_ms, question.cached), (Millis(30), None));
+    assert!(!format!("{question:?}").contains("hunter2"));
+    assert!(!serde_json::to_string(&question).unwrap().contains("hunter2"));
+}
+
+#[test]
+fn every_counter_has_a_word_of_its_own() {
+    let words: BTreeSet<&str> = Counter::ALL.iter().map(|counter| counter.word()).collect();
+    assert_eq!(words.len(), Counter::ALL.len());
+    assert!(
+        words
+            .iter()
+            .all(|word| word.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_'))
+    );
 }

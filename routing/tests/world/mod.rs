@@ -9,7 +9,7 @@ use crate::common::{Headers, endpoint, id, small_fleet, target, worker};
 use routing::attempt::Attempt;
 use routing::config::{FilterConfig, NoTopology, Steering};
 use routing::contract::{
-    Fleet, Outcome, Policy, RouteReply, TTL_DEFAULT, Topology, WorkerState, WorkerStatus,
+    Fleet, Outcome, Policy, RouteReply, RouteRequest, TTL_DEFAULT, Topology, WorkerState, WorkerStatus,
 };
 use routing::directory::Directory;
 use routing::flow::{AnswerHead, Effect, Env, Head, Next, RequestFlow, RouteFailure};
@@ -34,6 +34,8 @@ pub(crate) struct World {
     pages: [Pages; 2],
     now: Timestamp,
     flows: BTreeMap<String, Running>,
+    /// The last question to the service.
+    pub(crate) question: Option<RouteRequest>,
 }
 
 struct Running {
@@ -72,6 +74,7 @@ impl World {
             pages: [Pages::new(), Pages::new()],
             now: Timestamp(1000),
             flows: BTreeMap::new(),
+            question: None,
         };
         world.publish();
         world
@@ -277,6 +280,10 @@ impl World {
         match effect {
             Effect::SetHeader(header, value) => running.headers.set(header, Some(value)),
             Effect::RemoveHeader(header) => running.headers.set(header, None),
+            Effect::Route { request, .. } => {
+                self.question = Some(request.clone());
+                return render::effect(effect, &self.topology);
+            }
             Effect::Note(note) => running.note = Some(note.clone()),
             Effect::Page(change) => {
                 let pages = &mut self.pages[running.vm / 2];
