@@ -32,7 +32,8 @@ const WORDS: &[&str] = &[
 const HOSTCALLS: &str = "filter/src/host.rs";
 /// Where `unsafe` may make one system call, in a file that names it: a child must die with its parent, and std has
 /// no safe way to ask for that.
-const CHILDREN: &[&str] = &["tests/harness/", "tests/engine/", "xtask/src/process.rs"];
+const CHILDREN: &[&str] =
+    &["tests/harness/", "tests/engine/", "state-service/tests/", "xtask/src/process.rs"];
 const DIE_WITH_PARENT: &str = "PR_SET_PDEATHSIG";
 
 /// Pure rooms name no runtime, clock, random source, log, file or socket.
