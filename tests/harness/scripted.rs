@@ -2,6 +2,7 @@
 //! cannot show, such as a body that passes before it is complete, or a stream that is held open.
 
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -18,6 +19,7 @@ const HEAD_BYTES_MAX: usize = 64 << 10;
 pub struct Scripted {
     listener: TcpListener,
     address: SocketAddr,
+    served: AtomicUsize,
 }
 
 /// A connection from Envoy.
@@ -35,7 +37,7 @@ impl Scripted {
     pub async fn start() -> Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?;
-        Ok(Self { listener, address })
+        Ok(Self { listener, address, served: AtomicUsize::new(0) })
     }
 
     /// Where it listens.
@@ -62,8 +64,15 @@ impl Scripted {
             let mut line = Line { socket: self.listener.accept().await?.0, unread: Vec::new() };
             let head = line.head().await?;
             line.body(content_length(&head)).await?;
-            line.write("HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close\r\n\r\n{}").await?;
+            line.ok().await?;
+            self.served.fetch_add(1, Ordering::Relaxed);
         }
+    }
+
+    /// How many requests [`Scripted::serve`] answered.
+    #[must_use]
+    pub fn served(&self) -> usize {
+        self.served.load(Ordering::Relaxed)
     }
 }
 
@@ -99,6 +108,14 @@ impl Line {
         Ok(std::mem::replace(&mut self.unread, rest))
     }
 
+    /// Answers 200 with an empty object and announces the connection's end.
+    ///
+    /// # Errors
+    /// Envoy is gone.
+    pub async fn ok(&mut self) -> Result<()> {
+        self.write("HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close\r\n\r\n{}").await
+    }
+
     /// Sends bytes as they are.
     ///
     /// # Errors
@@ -122,7 +139,12 @@ impl Line {
 /// The length a head states; 0 when it states none.
 #[must_use]
 pub fn content_length(head: &str) -> usize {
-    let lines = head.lines().filter_map(|line| line.split_once(':'));
-    let mut lengths = lines.filter(|(name, _)| name.eq_ignore_ascii_case("content-length"));
-    lengths.find_map(|(_, value)| value.trim().parse().ok()).unwrap_or(0)
+    header(head, "content-length").and_then(|value| value.parse().ok()).unwrap_or(0)
+}
+
+/// First value of a header in a head.
+#[must_use]
+pub fn header<'a>(head: &'a str, name: &str) -> Option<&'a str> {
+    let mut lines = head.lines().filter_map(|line| line.split_once(':'));
+    lines.find(|(own, _)| own.eq_ignore_ascii_case(name)).map(|(_, value)| value.trim())
 }

@@ -4,8 +4,10 @@
 use e2e::client::{CHAT, SESSION};
 use e2e::raw::{Raw, exchange};
 use e2e::scripted::content_length;
-use e2e::{EngineSpec, Scripted, Steering, World, WorldPlan, sse, wait_for};
+use e2e::{EngineSpec, Scripted, Steering, World, WorldPlan, sse};
 use serde_json::json;
+
+use crate::support::{scripted_workers, scripted_world};
 
 const MIB: usize = 1 << 20;
 const BOTH: [Steering; 2] = [Steering::Cluster, Steering::Endpoints];
@@ -117,9 +119,10 @@ fn sha256(bytes: &[u8]) -> String {
 #[tokio::test]
 async fn a_pinned_body_reaches_the_worker_before_it_is_complete() {
     for steering in BOTH {
-        let worker = Scripted::start().await.unwrap();
-        let world = world_of(steering, &worker).await;
-        bind(&world, &worker, "flowing").await;
+        let workers = scripted_workers(1).await;
+        let worker = &workers[0];
+        let world = scripted_world(steering, &workers).await;
+        bind(&world, worker, "flowing").await;
         let routes = world.service.routes().await.unwrap();
         let mut client = Raw::connect(world.envoy().address()).await.unwrap();
         let head = format!(
@@ -136,35 +139,17 @@ async fn a_pinned_body_reaches_the_worker_before_it_is_complete() {
         }
         client.send(vec![9; MIB]).await.unwrap();
         assert_eq!(line.body(MIB).await.unwrap(), vec![9; MIB]);
-        line.write("HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close\r\n\r\n{}").await.unwrap();
+        line.ok().await.unwrap();
         assert_eq!(client.answer().await.unwrap().status(), 200);
         assert_eq!(world.service.routes().await.unwrap(), routes, "a pinned turn asked the service");
     }
 }
 
-/// One Envoy before a scripted worker of eight ranks, which nobody probes.
-async fn world_of(steering: Steering, worker: &Scripted) -> World {
-    let (name, address) = ("w0".to_owned(), worker.address());
-    let plan = WorldPlan::new(steering, &[]).probes_every_ms(0).cold();
-    let world = plan.edit(move |config| config.workers(&[(name, address)])).start().await.unwrap();
-    let declaration = json!({"endpoints": [{"address": address.to_string(), "dp_size": 8}]}).to_string();
-    let said = world.service.call("PUT", "/v1/workers/w0", Some(&declaration)).await.unwrap();
-    assert_eq!(said.status, 201, "{said:?}");
-    world
-}
-
-/// First turns until one is placed, so that the session is bound and the next turn is pinned.
+/// One turn that binds the session.
 async fn bind(world: &World, worker: &Scripted, key: &str) {
     let head = format!("POST {CHAT} HTTP/1.1\n{SESSION}: {key}\ncontent-type: application/json");
-    let envoy = world.envoy();
-    wait_for("a pinned turn", async || {
-        // While the filter knows nobody Envoy answers by itself and nobody dials the worker.
-        tokio::select! {
-            answer = exchange(envoy.address(), &head, b"{}") => answer.map(drop).ok()?,
-            served = worker.serve() => served.ok()?,
-        }
-        (envoy.requests("pinned").await.ok()? > 0).then_some(())
-    })
-    .await
-    .unwrap();
+    tokio::select! {
+        answer = exchange(world.envoy().address(), &head, b"{}") => assert_eq!(answer.unwrap().status(), 200),
+        served = worker.serve() => served.unwrap(),
+    }
 }

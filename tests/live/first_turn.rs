@@ -1,11 +1,19 @@
 //! First turns: a crowd of them makes one choice, and one that fails leaves nothing behind.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
-use e2e::client::{Slot, send};
-use e2e::{Client, EngineSpec, Steering, World, WorldPlan, wait_for};
+use e2e::client::{CHAT, SESSION, Slot, send};
+use e2e::raw::exchange;
+use e2e::scripted::{Line, content_length, header};
+use e2e::wait::PATIENCE;
+use e2e::{Client, EngineSpec, Scripted, Steering, World, WorldPlan, wait_for};
+use tokio::sync::mpsc;
 use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use crate::support::{scripted_workers, scripted_world};
 
 const CROWD: usize = 100;
 
@@ -13,28 +21,61 @@ fn three_engines() -> [EngineSpec; 3] {
     [EngineSpec::new("w0", 4), EngineSpec::new("w1", 4).from(4), EngineSpec::new("w2", 2)]
 }
 
+/// None is answered before all are dispatched: every one of them is a first turn.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_hundred_at_once_make_one_choice() {
     for steering in [Steering::Cluster, Steering::Endpoints] {
-        let world = WorldPlan::new(steering, &three_engines()).start().await.unwrap();
-        let client = Client::fresh_connections(world.envoy().address()).unwrap();
+        let workers = scripted_workers(3).await;
+        let world = scripted_world(steering, &workers).await;
+        let head = format!("POST {CHAT} HTTP/1.1\n{SESSION}: crowd\ncontent-type: application/json");
         let mut turns = JoinSet::new();
-        for n in 0..CROWD {
-            // Slow enough that all of them are on their way before the first is answered.
-            let request =
-                client.chat_request(Some("crowd"), &format!("{n}")).header("x-fake-fault", "slow=400");
-            turns.spawn(send(request));
+        for _ in 0..CROWD {
+            let (to, head) = (world.envoy().address(), head.clone());
+            turns.spawn(async move { exchange(to, &head, b"{}").await.unwrap().status() });
         }
-        let mut slots = BTreeSet::new();
-        for turn in turns.join_all().await {
-            let turn = turn.unwrap();
-            assert_eq!(turn.status, 200, "{}", String::from_utf8_lossy(&turn.body));
-            slots.insert(turn.slot().unwrap());
-        }
+        let arrived = arrivals(&workers, CROWD).await;
+        let slots: BTreeSet<_> = arrived.iter().map(|(worker, rank, _)| (*worker, rank.clone())).collect();
         assert_eq!(slots.len(), 1, "{steering:?}: {slots:?}");
-        let pinned = world.envoy().requests("pinned").await.unwrap();
-        assert!(pinned < CROWD as u64, "every turn was pinned: none of them was a first turn");
+        for (_, _, mut line) in arrived {
+            line.ok().await.unwrap();
+        }
+        assert!(turns.join_all().await.iter().all(|status| *status == 200));
+        assert_eq!(world.envoy().requests("pinned").await.unwrap(), 0);
+        // The next one is bound there.
+        let next = tokio::spawn({
+            let to = world.envoy().address();
+            async move { exchange(to, &head, b"{}").await.unwrap().status() }
+        });
+        let (worker, rank, mut line) = arrivals(&workers, 1).await.pop().unwrap();
+        line.ok().await.unwrap();
+        assert_eq!(next.await.unwrap(), 200);
+        assert!(slots.contains(&(worker, rank)));
     }
+}
+
+/// So many requests as they reach the workers: which worker, which rank, and its line, not yet answered.
+async fn arrivals(workers: &[Arc<Scripted>], count: usize) -> Vec<(usize, Option<String>, Line)> {
+    let (send, mut receive) = mpsc::channel(CROWD);
+    let mut accepting = JoinSet::new();
+    for (index, worker) in workers.iter().cloned().enumerate() {
+        let send = send.clone();
+        accepting.spawn(async move {
+            while let Ok(mut line) = worker.accept().await {
+                let head = line.head().await.unwrap();
+                line.body(content_length(&head)).await.unwrap();
+                let rank = header(&head, "x-data-parallel-rank").map(str::to_owned);
+                // Whoever has enough stops listening.
+                let _ = send.send((index, rank, line)).await;
+            }
+        });
+    }
+    let mut arrived = Vec::new();
+    while arrived.len() < count {
+        let next = timeout(PATIENCE, receive.recv()).await;
+        arrived
+            .push(next.unwrap_or_else(|_| panic!("{} of {count} requests arrived", arrived.len())).unwrap());
+    }
+    arrived
 }
 
 #[tokio::test]

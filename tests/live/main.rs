@@ -11,5 +11,6 @@ mod openai_client;
 mod service_away;
 mod shipped;
 mod spoofing;
+mod support;
 mod topology;
 mod upstream_role;
