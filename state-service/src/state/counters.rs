@@ -34,6 +34,8 @@ counters! {
     route_no_worker,
     /// Routes of a pool that does not exist.
     route_unknown_pool,
+    /// Routes that came after the failure of their own request: nothing was held for them.
+    route_over,
     /// Routes that went unpinned because every session in the table was held.
     unpinned_table_full,
     /// Routes that went unpinned because too many VMs were heard of.
@@ -62,6 +64,8 @@ counters! {
     merge_ignored_stale,
     /// Equal versions with different slots: ours stayed and got a newer version.
     merge_equal_conflict,
+    /// Report entries of a kind this build does not know.
+    entry_unknown,
     /// Commits on a worker that is not declared (yet): kept, and honoured if it is declared before the next turn.
     commit_unknown_worker,
     /// Commits of a pool that does not exist.

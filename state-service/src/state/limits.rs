@@ -8,6 +8,8 @@ use routing::time::Millis;
 pub(super) const OWNERS_MAX: usize = 1024;
 /// Most reservations of one VM. Past it the oldest no longer counts as load.
 pub(super) const RESERVATIONS_MAX: usize = 4096;
+/// Most requests of one VM remembered as over before their route came. Past it the oldest may leave a hold behind.
+pub(super) const OVER_MAX: usize = 256;
 /// Most slots in one VM's report of requests in flight. Past it the rest does not count as load.
 pub(super) const IN_FLIGHT_SLOTS_MAX: usize = 16_384;
 /// Most moves in one answer to a watch. The rest follows at once in the next one.

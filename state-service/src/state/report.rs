@@ -82,6 +82,7 @@ impl State {
                 let rank = self.known_rank(&worker, rank);
                 self.observe_slot(&worker, Observation::Answered { rank });
             }
+            Entry::Unknown => self.counters.entry_unknown += 1,
         }
     }
 
@@ -177,12 +178,19 @@ impl State {
         }
         let owner = vm.map(|vm| Owner { vm, request });
         let held = self.sessions.by_id(id).filter(|s| s.hold.is_some());
-        let (Some(owner), Some(rank_hash)) = (owner, held.map(|s| s.rank_hash)) else {
-            self.counters.failed_late += 1;
-            return;
+        let left = match (owner, held.map(|s| s.rank_hash)) {
+            (Some(owner), Some(rank_hash)) => {
+                self.sessions.edit(id, rank_hash, |session| leave(session, owner, hold))
+            }
+            _ => Left::NotOwned,
         };
-        match self.sessions.edit(id, rank_hash, |session| leave(session, owner, hold)) {
-            Left::NotOwned => self.counters.failed_late += 1,
+        match left {
+            Left::NotOwned => {
+                self.counters.failed_late += 1;
+                if let Some(owner) = owner {
+                    self.vms.note_over(owner.vm, owner.request);
+                }
+            }
             Left::OthersRemain => {}
             Left::RolledBack => self.counters.holds_rolled_back += 1,
         }

@@ -79,6 +79,10 @@ impl State {
             self.counters.unpinned_vms_full += 1;
             return self.unpinned_now(asked, session, "vms_full");
         };
+        if self.vms.is_over(vm, asked.request) {
+            self.counters.route_over += 1;
+            return self.unpinned_now(asked, session, "over");
+        }
         let owner = Owner { vm, request: asked.request };
         self.join(asked, session, owner, cached).unwrap_or_else(|| self.hold(asked, session, owner, cached))
     }

@@ -4,7 +4,7 @@
 //! covers yet. A dead VM's whole share goes with it. Knows nothing of sessions.
 
 use super::binding::Slot;
-use super::limits::{Limits, RESERVATIONS_MAX};
+use super::limits::{Limits, OVER_MAX, RESERVATIONS_MAX};
 use super::workers::{WorkerLoad, Workers};
 use routing::contract::Caller;
 use routing::id::RequestId;
@@ -39,6 +39,8 @@ struct Vm {
     in_flight: Vec<(Slot, u32)>,
     /// Oldest first.
     reservations: VecDeque<Reservation>,
+    /// Requests that failed before their route came, oldest first.
+    over: VecDeque<RequestId>,
 }
 
 /// All VMs heard of.
@@ -122,6 +124,20 @@ impl Vms {
         }
     }
 
+    /// The request is over and owned nothing: its route may still be under way.
+    pub(super) fn note_over(&mut self, id: VmId, request: RequestId) {
+        let Some(vm) = self.vms.get_mut(&id).filter(|vm| !vm.over.contains(&request)) else { return };
+        if vm.over.len() >= OVER_MAX {
+            vm.over.pop_front();
+        }
+        vm.over.push_back(request);
+    }
+
+    /// Whether nobody waits for this request's route any more.
+    pub(super) fn is_over(&self, id: VmId, request: RequestId) -> bool {
+        self.vms.get(&id).is_some_and(|vm| vm.over.contains(&request))
+    }
+
     /// Buries VMs silent for longer than their lease, and drops reservations as old as that.
     pub(super) fn expire(
         &mut self,
@@ -168,7 +184,7 @@ impl Vms {
 
 impl Vm {
     const fn new(caller: Caller, seen: Timestamp) -> Self {
-        Self { caller, seen, seq: None, in_flight: Vec::new(), reservations: VecDeque::new() }
+        Self { caller, seen, seq: None, in_flight: Vec::new(), reservations: VecDeque::new(), over: VecDeque::new() }
     }
 
     fn on(&self, worker: u64) -> impl Iterator<Item = &(Slot, u32)> {

@@ -85,6 +85,24 @@ fn a_failure_whose_reply_came_too_late_names_no_hold() {
 }
 
 #[test]
+fn a_route_that_comes_after_its_own_failure_holds_nothing() {
+    // Found by the simulation: the caller gave up, failed elsewhere and said so before its route arrived.
+    check(
+        "worker w1; route b r1; fail a r2 hold=none; route a r2; show a; count route_over; route a r3; show a",
+        &expect![[r#"
+            worker w1 -> Created
+            route b r1 -> held w1 v1 least_loaded
+            fail a r2 hold=none -> none [failed_late]
+            route a r2 -> unpinned w1 v0 over
+            show a -> none
+            count route_over -> 1
+            route a r3 -> held w1 v2 least_loaded
+            show a -> Held { owners: 1 } w1 v2
+        "#]],
+    );
+}
+
+#[test]
 fn unsent_failure_is_applied_before_the_choice() {
     check(
         "worker w1; worker w2; route a r1; route a r2 failed=r1; count route_joined; count holds_rolled_back",
