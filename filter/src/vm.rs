@@ -1,6 +1,7 @@
 //! This VM's state and its metrics. One VM is one thread, so a `RefCell` in thread-local storage is all the sharing there is.
 
 use crate::{host, store};
+use routing::directory::Directory;
 use routing::flow::Counter;
 use routing::id::Epoch;
 use routing::vm::Vm;
@@ -14,6 +15,7 @@ pub(crate) struct Shared {
     pub(crate) vm: Vm,
     counters: Vec<(Counter, u32)>,
     snapshot: u32,
+    workers: u32,
     seen: u64,
     urgent: u32,
     warned_role: bool,
@@ -53,6 +55,7 @@ impl Shared {
         // No randomness in this module: time and a counter that all VMs of this Envoy share make lives differ.
         let seed = policy::mix(host::now_nanos(), store::next_life());
         let snapshot = host::gauge(header::gauge::SNAPSHOT).ok_or("a gauge could not be defined")?;
+        let workers = host::gauge(header::gauge::WORKERS).ok_or("a gauge could not be defined")?;
         let define = |counter: &Counter| {
             let id = host::counter(&format!("rankpin.requests.{}", counter.word()));
             id.map(|id| (*counter, id)).ok_or("a counter could not be defined")
@@ -62,6 +65,7 @@ impl Shared {
             vm: Vm::new(&node, Epoch(policy::mix(seed, 1)), policy::mix(seed, 2)),
             counters,
             snapshot,
+            workers,
             seen: 0,
             urgent: 0,
             warned_role: false,
@@ -78,8 +82,15 @@ impl Shared {
         }
     }
 
+    /// Tells every VM of this Envoy that shared data holds something newer.
     pub(crate) fn publish(&mut self, gauge: u64) {
         host::record(self.snapshot, gauge);
+    }
+
+    /// Tells the operator how many workers this Envoy may use.
+    pub(crate) fn publish_workers(&self) {
+        let usable = self.vm.directory.as_ref().map_or(0, Directory::usable);
+        host::record(self.workers, u64::try_from(usable).unwrap_or(u64::MAX));
     }
 
     pub(crate) fn count(&mut self, counter: Counter) {

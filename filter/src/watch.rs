@@ -91,5 +91,9 @@ fn apply(plugin: &Plugin, reply: WatchReply, now: Timestamp) {
         store::put_fleet(fleet);
     }
     store::put_position(&applied.position);
-    vm::with(|shared| shared.publish(applied.position.gauge()));
+    vm::with(|shared| {
+        shared.publish(applied.position.gauge());
+        shared.refresh();
+        shared.publish_workers();
+    });
 }

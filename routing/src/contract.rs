@@ -1,6 +1,6 @@
 //! Wire types between filter and service, version 1: `route`, `report`, `watch`.
 //!
-//! Additive only: unknown fields are ignored, so that old meets new. Golden files in `tests/golden/contract/v1` pin them.
+//! Additive only: unknown fields are ignored and unknown words read as the safe one of their kind, so that old meets new. Golden files in `tests/golden/contract/v1` pin them.
 //! Durations are relative milliseconds; ids travel as text; nothing here carries a session key or a prompt.
 
 use crate::id::{Cursor, Epoch, HoldId, PoolName, Rank, RankHash, RequestId, SessionId, Version, WorkerId};
@@ -97,10 +97,11 @@ pub enum Outcome {
     Unpinned,
     /// No worker of the pool can serve.
     NoWorker,
-    /// This replica cannot know yet; decide alone.
-    Unsure,
     /// No such pool.
     UnknownPool,
+    /// This replica cannot know yet; decide alone. Also how an outcome this build does not know is read.
+    #[serde(other)]
+    Unsure,
 }
 
 /// Answer of `POST /v1/route`.
@@ -194,16 +195,20 @@ pub enum Entry {
         /// The slot.
         target: Target,
     },
+    /// Something a newer filter tells; counted and left alone.
+    #[serde(other)]
+    Unknown,
 }
 
 /// How an attempt on a slot failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SlotFailure {
-    /// Refused, timed out or reset before a response head.
-    Connection,
     /// An answer 5xx of the engine.
     Status5xx,
+    /// Refused, timed out or reset before a response head. Also how a failure this build does not know is read.
+    #[serde(other)]
+    Connection,
 }
 
 /// Requests of this VM in flight on one slot, absolute.
@@ -226,6 +231,14 @@ pub struct Report {
     pub in_flight: Vec<InFlight>,
     /// What happened since the last report, in order.
     pub entries: Vec<Entry>,
+    /// Answers since the last report that came through a pool cluster without the upstream role: their rank was not set.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub upstream_role_missing: u64,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature serde asks for")]
+const fn is_zero(n: &u64) -> bool {
+    *n == 0
 }
 
 /// Query of `GET /v1/watch`.
@@ -324,22 +337,24 @@ const fn default_ttl() -> Millis {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Policy {
-    /// Fewest in flight, ties uniform.
-    #[default]
-    LeastLoaded,
     /// Weighted rendezvous on the session alone; never asks the service.
     SessionHash,
+    /// Fewest in flight, ties uniform. Also how a policy this build does not know is read.
+    #[default]
+    #[serde(other)]
+    LeastLoaded,
 }
 
 /// How strongly a session is pinned.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Affinity {
-    /// Every turn goes to the bound slot.
-    #[default]
-    Hard,
     /// No session state.
     Off,
+    /// Every turn goes to the bound slot. Also how a strength this build does not know is read.
+    #[default]
+    #[serde(other)]
+    Hard,
 }
 
 /// Which engine a worker runs: decides how a rank travels.
@@ -354,6 +369,7 @@ pub enum Engine {
     /// TensorRT-LLM: no rank over HTTP.
     Trtllm,
     /// Anything else: no rank unless an endpoint states its numbering.
+    #[serde(other)]
     Custom,
 }
 
@@ -366,7 +382,8 @@ pub enum RankNumbering {
     Global,
     /// From zero inside the endpoint: global minus `dp_start`.
     Local,
-    /// No header: the endpoint is one rank.
+    /// No header: the endpoint is one rank. Also how a numbering this build does not know is read.
+    #[serde(other)]
     None,
 }
 
@@ -436,12 +453,14 @@ pub enum WorkerState {
     Joining,
     /// Probes and requests succeed.
     Ready,
-    /// Recent failures: bound sessions stay, new ones go elsewhere while others are ready.
-    Suspect,
     /// Keeps its sessions, takes no new ones.
     Draining,
     /// Probes fail: nothing is sent there.
     Down,
+    /// Recent failures: bound sessions stay, new ones go elsewhere while others are ready. Also how a state this build does
+    /// not know is read.
+    #[serde(other)]
+    Suspect,
 }
 
 impl WorkerState {

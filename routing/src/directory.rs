@@ -176,6 +176,12 @@ impl Directory {
         if open.is_empty() { members(|state| matches!(state, WorkerState::Suspect)) } else { open }
     }
 
+    /// How many workers may serve bound sessions.
+    #[must_use]
+    pub fn usable(&self) -> usize {
+        self.workers.iter().filter(|worker| worker.state.serves_bound()).count()
+    }
+
     /// The candidates behind worker indices; `local` adds what this VM knows beyond the fleet's figure.
     #[must_use]
     pub fn candidates(&self, workers: &[usize], load: impl Fn(&Worker) -> u64) -> Vec<Candidate> {

@@ -539,6 +539,7 @@ impl RequestFlow {
         };
         let plan = placed.plan.and_then(|plan| env.vm.plans.get(plan));
         if head.by_engine && plan.is_some_and(|plan| plan.attempts == 0) {
+            env.vm.reports.note_role_missing();
             out.push(Effect::Count(Counter::UpstreamRoleMissing));
         }
         if !head.by_engine || head.status >= 500 {

@@ -87,6 +87,8 @@ pub mod root {
 pub mod gauge {
     /// Number of the newest snapshot in shared data.
     pub const SNAPSHOT: &str = "rankpin.snapshot";
+    /// Workers this Envoy may use, as last heard.
+    pub const WORKERS: &str = "rankpin.workers";
     /// In-flight of slot index `n`.
     #[must_use]
     pub fn in_flight(n: u32) -> String {

@@ -190,7 +190,9 @@ fn endpoint_list(
     let mut list = String::with_capacity(72);
     let mut entries = 0;
     let mut push = |worker: Option<&Worker>, rank: Option<Rank>| {
-        if let Some(endpoint) = worker.and_then(|worker| worker.endpoint(rank, spread)) {
+        let endpoint = worker.and_then(|worker| worker.endpoint(rank, spread));
+        // A host name that did not resolve yet has no address to dial.
+        if let Some(endpoint) = endpoint.filter(|endpoint| !endpoint.address.is_empty()) {
             if entries > 0 {
                 list.push(',');
             }

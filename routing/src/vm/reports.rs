@@ -15,6 +15,7 @@ const HEARTBEAT: Millis = Millis(5000);
 #[derive(Debug)]
 struct Sent {
     entries: usize,
+    role_missing: u64,
     at: Timestamp,
 }
 
@@ -27,6 +28,7 @@ pub struct Reports {
     last_in_flight: Vec<InFlight>,
     seq: u64,
     dropped: u64,
+    role_missing: u64,
 }
 
 impl Reports {
@@ -42,6 +44,11 @@ impl Reports {
         self.entries.push_back(entry);
     }
 
+    /// An answer came through a pool cluster without the upstream role.
+    pub fn note_role_missing(&mut self) {
+        self.role_missing = self.role_missing.saturating_add(1);
+    }
+
     /// This VM's unacknowledged entries about a session: `route` carries them.
     #[must_use]
     pub fn about(&self, id: SessionId) -> Vec<Entry> {
@@ -52,7 +59,8 @@ impl Reports {
     pub fn urgent(&mut self, caller: &Caller, in_flight: Vec<InFlight>) -> Option<Report> {
         let entry = self.entries.back()?.clone();
         self.seq += 1;
-        Some(Report { caller: caller.clone(), seq: self.seq, in_flight, entries: vec![entry] })
+        let caller = caller.clone();
+        Some(Report { caller, seq: self.seq, in_flight, entries: vec![entry], upstream_role_missing: 0 })
     }
 
     /// The next regular report, when there is news, a changed load, or the lease wants renewing.
@@ -63,21 +71,25 @@ impl Reports {
         // The service may still believe in the load before a report that was lost.
         let unheard = self.sent.is_some();
         let lease_due = unheard || self.last.is_none_or(|last| now.since(last) >= HEARTBEAT || now < last);
-        if self.entries.is_empty() && in_flight == self.last_in_flight && !lease_due {
+        let news = !self.entries.is_empty() || self.role_missing > 0 || in_flight != self.last_in_flight;
+        if !news && !lease_due {
             return None;
         }
         let entries: Vec<Entry> = self.entries.iter().take(REPORT_ENTRIES_MAX).cloned().collect();
         self.seq += 1;
-        self.sent = Some(Sent { entries: entries.len(), at: now });
+        let role_missing = self.role_missing;
+        self.sent = Some(Sent { entries: entries.len(), role_missing, at: now });
         self.last = Some(now);
         self.last_in_flight.clone_from(&in_flight);
-        Some(Report { caller: caller.clone(), seq: self.seq, in_flight, entries })
+        let caller = caller.clone();
+        Some(Report { caller, seq: self.seq, in_flight, entries, upstream_role_missing: role_missing })
     }
 
     /// The service has it: its entries are done.
     pub fn acknowledged(&mut self) {
         if let Some(sent) = self.sent.take() {
             self.entries.drain(..sent.entries.min(self.entries.len()));
+            self.role_missing = self.role_missing.saturating_sub(sent.role_missing);
         }
     }
 
@@ -112,6 +124,6 @@ fn session_of(entry: &Entry) -> Option<SessionId> {
         | Entry::Failed { session, .. }
         | Entry::Touched { session, .. }
         | Entry::Released { session, .. } => Some(session.id),
-        Entry::SlotFailed { .. } | Entry::SlotAnswered { .. } => None,
+        Entry::SlotFailed { .. } | Entry::SlotAnswered { .. } | Entry::Unknown => None,
     }
 }

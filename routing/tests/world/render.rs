@@ -62,6 +62,7 @@ pub(super) fn report(report: &Report) -> String {
 
 fn entry(entry: &Entry) -> String {
     match entry {
+        Entry::Unknown => "unknown".to_owned(),
         Entry::Committed { hold: held, target: to, version: of, request, .. } => {
             format!("committed r{}{} {} {}", request.0, hold(*held), target(to), version(*of))
         }

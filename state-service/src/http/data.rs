@@ -9,16 +9,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use routing::contract::{REPORT_ENTRIES_MAX, Report, RouteRequest};
-use serde::Deserialize;
 use std::sync::Arc;
-
-/// What a report may say beyond [`Report`] of contract v1.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct Notes {
-    /// Answers that the upstream role never saw, since the last report: it is missing from Envoy's config.
-    upstream_role_missing: u64,
-}
 
 /// `POST /v1/route`.
 pub async fn route(
@@ -35,7 +26,6 @@ pub async fn report(
     DataBody(body): DataBody,
 ) -> Result<StatusCode, Problem> {
     let report: Report = decode(&body)?;
-    let notes: Notes = decode(&body)?;
     if report.entries.len() > REPORT_ENTRIES_MAX {
         let detail =
             format!("{} entries, at most {REPORT_ENTRIES_MAX} are taken at once", report.entries.len());
@@ -46,8 +36,8 @@ pub async fn report(
             detail,
         ));
     }
-    if notes.upstream_role_missing > 0 {
-        service.upstream_role_missing(&report.caller.node, notes.upstream_role_missing);
+    if report.upstream_role_missing > 0 {
+        service.upstream_role_missing(&report.caller.node, report.upstream_role_missing);
     }
     service.report(report)?;
     Ok(StatusCode::NO_CONTENT)

@@ -23,6 +23,8 @@ pub struct DiscoveryView {
     pub members: Vec<Member>,
 }
 
+/// Pools of one poll that are looked at.
+const POOLS_POLLED_MAX: usize = 1024;
 /// Of a refusal no more is logged: it quotes what we sent.
 const NACK_CHARS_MAX: usize = 300;
 /// The first refusal and then every so many are logged: a node that refuses does so twice a second.
@@ -92,13 +94,14 @@ impl Service {
         }
     }
 
+    /// The pools a poll names; all known ones when it names none. A pool that does not exist yet counts too, or the first
+    /// worker of a new pool would be shown before its Envoy has it.
     fn polled_pools(&self, names: &[String]) -> Vec<XdsResource> {
-        let state = self.lock();
-        let pools = state.pools().map(|pool| &pool.name);
-        let asked = |pool: &PoolName| {
-            names.is_empty() || names.iter().any(|name| name.strip_prefix(POOL_PREFIX) == Some(pool.as_str()))
-        };
-        pools.filter(|pool| asked(pool)).cloned().map(XdsResource::Endpoint).collect()
+        if names.is_empty() {
+            return self.lock().pools().map(|pool| XdsResource::Endpoint(pool.name.clone())).collect();
+        }
+        let pools = names.iter().filter_map(|name| name.strip_prefix(POOL_PREFIX)).take(POOLS_POLLED_MAX);
+        pools.filter_map(|pool| PoolName::parse(pool).ok()).map(XdsResource::Endpoint).collect()
     }
 
     fn rejected(&self, resource: Resource, node: &str, error: &ErrorDetail) {

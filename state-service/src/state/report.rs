@@ -224,7 +224,14 @@ impl State {
 
     /// An Envoy pins what we never heard of, and the touch does not say where: the binding stays here under a version above
     /// it, so that Envoys agree again. Unless its slot cannot serve: then that Envoy knows better.
-    fn outbid(&mut self, now: Timestamp, session: SessionRef, pool: &PoolInfo, ours: Record, theirs: Version) {
+    fn outbid(
+        &mut self,
+        now: Timestamp,
+        session: SessionRef,
+        pool: &PoolInfo,
+        ours: Record,
+        theirs: Version,
+    ) {
         let serves = ours.slot().is_some_and(|slot| self.usable(&pool.name, slot).is_some());
         if !serves || ours.is_expired(now) || !self.plausible(theirs) {
             return;

@@ -61,7 +61,7 @@ impl State {
                 | Entry::Touched { session, .. }
                 | Entry::Released { session, .. } => Some(session.id),
                 // Slots are counted once, from the report.
-                Entry::SlotFailed { .. } | Entry::SlotAnswered { .. } => None,
+                Entry::SlotFailed { .. } | Entry::SlotAnswered { .. } | Entry::Unknown => None,
             };
             if about == Some(session.id) {
                 self.take_entry(asked.now, asked.vm, entry);

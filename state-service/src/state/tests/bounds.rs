@@ -91,6 +91,7 @@ fn a_million_distinct_sessions_stay_within_the_table() {
             seq: batch + 1,
             in_flight: vec![],
             entries,
+            upstream_role_missing: 0,
         }));
     }
     assert_eq!(world.state.sizes().sessions, 16_384);

@@ -94,7 +94,7 @@ impl World {
     pub(super) fn report(&mut self, vm: &str, entries: Vec<Entry>, in_flight: Vec<InFlight>) {
         let seq = self.seqs.entry(vm.to_owned()).or_default();
         *seq += 1;
-        let report = Report { caller: caller(vm), seq: *seq, in_flight, entries };
+        let report = Report { caller: caller(vm), seq: *seq, in_flight, entries, upstream_role_missing: 0 };
         self.apply(Command::Report(report));
     }
 
@@ -262,7 +262,13 @@ impl World {
         match self.word("seq") {
             Some(seq) => {
                 let seq = seq.parse().unwrap();
-                self.apply(Command::Report(Report { caller: caller(vm), seq, in_flight, entries: vec![] }));
+                self.apply(Command::Report(Report {
+                    caller: caller(vm),
+                    seq,
+                    in_flight,
+                    entries: vec![],
+                    upstream_role_missing: 0,
+                }));
             }
             None => self.report(vm, Vec::new(), in_flight),
         }
