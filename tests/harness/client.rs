@@ -103,14 +103,6 @@ impl Client {
         Self::with(to, |builder| builder.pool_max_idle_per_host(0))
     }
 
-    /// Gives up after so long, as an impatient client would.
-    ///
-    /// # Errors
-    /// As [`Client::new`].
-    pub fn impatient(to: SocketAddr, patience: Duration) -> Result<Self> {
-        Self::with(to, |builder| builder.timeout(patience))
-    }
-
     fn with(
         to: SocketAddr,
         more: impl FnOnce(reqwest::ClientBuilder) -> reqwest::ClientBuilder,
@@ -120,19 +112,16 @@ impl Client {
     }
 
     /// A request to build on.
-    #[must_use]
     pub fn request(&self, method: Method, path: &str) -> RequestBuilder {
         self.http.request(method, format!("{}{path}", self.base))
     }
 
     /// A chat request with one user message, to build on.
-    #[must_use]
     pub fn chat_request(&self, session: Option<&str>, text: &str) -> RequestBuilder {
         self.messages(session, &json!([{"role": "user", "content": text}]), 4)
     }
 
     /// A chat request with a whole conversation, to build on.
-    #[must_use]
     pub fn messages(&self, session: Option<&str>, messages: &Value, tokens_max: u32) -> RequestBuilder {
         let body = json!({"model": MODEL, "messages": messages, "max_tokens": tokens_max});
         let request = self.request(Method::POST, CHAT).json(&body);

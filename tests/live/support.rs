@@ -37,7 +37,8 @@ pub(crate) async fn scripted_world(steering: Steering, workers: &[Arc<Scripted>]
 async fn warm(world: &World, workers: &[Arc<Scripted>]) {
     // Ends with the function: then every byte is the test's again.
     let mut serving = JoinSet::new();
-    for worker in workers.iter().cloned() {
+    for worker in workers {
+        let worker = Arc::clone(worker);
         serving.spawn(async move { worker.serve().await });
     }
     let (mut n, mut known) = (0, vec![false; workers.len()]);
