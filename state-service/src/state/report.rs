@@ -21,6 +21,7 @@ use std::collections::BTreeMap;
 /// A commit as it came.
 struct Commit {
     session: SessionRef,
+    owner: Option<Owner>,
     hold: Option<HoldId>,
     slot: Slot,
     version: Version,
@@ -65,11 +66,13 @@ impl State {
 
     pub(super) fn take_entry(&mut self, now: Timestamp, vm: Option<VmId>, entry: Entry) {
         match entry {
-            Entry::Committed { session, pool, hold, target, version, request: _ } => {
+            Entry::Committed { session, pool, request, hold, target, version } => {
                 let unknown = self.workers.by_id(&target.worker).is_none();
                 self.counters.commit_unknown_worker += u64::from(unknown);
-                let commit = Commit { session, hold, slot: self.slot_of(&target), version };
+                let owner = vm.map(|vm| Owner { vm, request });
+                let commit = Commit { session, owner, hold, slot: self.slot_of(&target), version };
                 self.committed(now, &pool, &commit);
+                self.leave_hold(&commit);
             }
             Entry::Failed { session, request, hold, pool: _ } => self.failed(vm, session.id, request, hold),
             Entry::Touched { session, pool, version } => self.touched(now, session, &pool, version),
@@ -119,11 +122,23 @@ impl State {
         self.tell_others(commit, &joined);
     }
 
-    /// The version a commit gets: that of the hold it names, whoever of its owners got the answer.
+    /// The version a commit gets: that of the hold it names, whoever of its owners got the answer. An owner that did not
+    /// hear of its hold names none, and may have an older version in mind.
     fn version_of_hold(&self, commit: &Commit) -> Option<Version> {
         let id = commit.session.id;
         let hold = self.sessions.by_id(id)?.hold.as_ref()?;
-        (commit.hold == Some(hold.id) || commit.version == hold.version).then_some(hold.version)
+        let named = commit.hold == Some(hold.id) || commit.version == hold.version;
+        let owned = commit.owner.is_some_and(|owner| hold.owners.contains(&owner));
+        (named || owned && commit.version < hold.version).then_some(hold.version)
+    }
+
+    /// A request that was answered owns no hold any more, whatever became of its commit.
+    fn leave_hold(&mut self, commit: &Commit) {
+        let held = self.sessions.by_id(commit.session.id).is_some_and(|s| s.hold.is_some());
+        let Some(owner) = commit.owner.filter(|_| held) else { return };
+        let SessionRef { id, rank_hash } = commit.session;
+        let left = self.sessions.edit(id, rank_hash, |session| leave(session, owner, None));
+        self.counters.holds_gave_way += u64::from(matches!(left, Left::RolledBack));
     }
 
     /// Joins a record into the table; `None` when there is no room for it. Anything newer ends a hold.
@@ -237,7 +252,11 @@ impl State {
             return;
         }
         let record = Record { version: self.next_version(theirs.seq), deadline: now + pool.ttl_ms, ..ours };
-        self.sessions.edit(session.id, session.rank_hash, |s| s.record = Some(record));
+        let held = self.sessions.edit(session.id, session.rank_hash, |s| {
+            s.record = Some(record);
+            s.hold.take().is_some()
+        });
+        self.counters.holds_gave_way += u64::from(held);
         self.publish(session, record);
     }
 

@@ -184,7 +184,14 @@ impl Vms {
 
 impl Vm {
     const fn new(caller: Caller, seen: Timestamp) -> Self {
-        Self { caller, seen, seq: None, in_flight: Vec::new(), reservations: VecDeque::new(), over: VecDeque::new() }
+        Self {
+            caller,
+            seen,
+            seq: None,
+            in_flight: Vec::new(),
+            reservations: VecDeque::new(),
+            over: VecDeque::new(),
+        }
     }
 
     fn on(&self, worker: u64) -> impl Iterator<Item = &(Slot, u32)> {

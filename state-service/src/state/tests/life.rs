@@ -103,6 +103,65 @@ fn a_route_that_comes_after_its_own_failure_holds_nothing() {
 }
 
 #[test]
+fn an_owner_that_never_heard_of_its_hold_commits_it() {
+    // Found by the simulation: the route came late, its caller had placed the turn alone, under a version older than all.
+    check(
+        "worker w1; route a r1; commit a r1; worker w2; remove w1; route a r2; commit a r2 alone=1/1 on=w2; show a; moves",
+        &expect![[r#"
+            worker w1 -> Created
+            route a r1 -> held w1 v1 least_loaded
+            commit a r1 -> Bound w1 v1 [holds_committed merge_inserted]
+            worker w2 -> Created
+            remove w1 -> done
+            route a r2 -> held w2 v2 rebound
+            commit a r2 alone=1/1 on=w2 -> Bound w2 v2 [holds_committed merge_replaced_newer]
+            show a -> Bound w2 v2
+            moves -> w2 v2
+        "#]],
+    );
+}
+
+#[test]
+fn outbidding_ends_a_hold() {
+    check(
+        "worker w1; route a r1; commit a r1; worker w2; probe w1 ---; route a r2; probe w1 ++; touch a v=9;
+         commit a r2; show a",
+        &expect![[r#"
+            worker w1 -> Created
+            route a r1 -> held w1 v1 least_loaded
+            commit a r1 -> Bound w1 v1 [holds_committed merge_inserted]
+            worker w2 -> Created
+            probe w1 --- -> Down
+            route a r2 -> held w2 v2 rebound
+            probe w1 ++ -> Ready
+            touch a v=9 -> Bound w1 v10 [holds_gave_way touch_newer]
+            commit a r2 -> Bound w1 v10 [merge_ignored_conflict]
+            show a -> Bound w1 v10
+        "#]],
+    );
+}
+
+#[test]
+fn an_answered_request_owns_no_hold_even_when_its_commit_is_too_old() {
+    check(
+        "worker w1; route a r1; commit a r1; worker w2; probe w1 ---; route a r2; release a v=1; show a;
+         commit a r2; show a",
+        &expect![[r#"
+            worker w1 -> Created
+            route a r1 -> held w1 v1 least_loaded
+            commit a r1 -> Bound w1 v1 [holds_committed merge_inserted]
+            worker w2 -> Created
+            probe w1 --- -> Down
+            route a r2 -> held w2 v2 rebound
+            release a v=1 -> Held { owners: 1 } w2 v2 [released]
+            show a -> Held { owners: 1 } w2 v2
+            commit a r2 -> Released - v3 [holds_gave_way merge_ignored_stale]
+            show a -> Released - v3
+        "#]],
+    );
+}
+
+#[test]
 fn unsent_failure_is_applied_before_the_choice() {
     check(
         "worker w1; worker w2; route a r1; route a r2 failed=r1; count route_joined; count holds_rolled_back",
