@@ -1,7 +1,7 @@
 //! The state service as a child, and its control API as tests use it. Judges no answer.
 
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
@@ -39,6 +39,8 @@ pub struct Service {
     data: SocketAddr,
     control: SocketAddr,
     http: reqwest::Client,
+    folder: PathBuf,
+    plan: ServicePlan,
 }
 
 /// An answer of the control API.
@@ -56,24 +58,21 @@ impl Service {
     /// # Errors
     /// It is not built or ended at once: with what it printed.
     pub async fn start(folder: &Path, plan: &ServicePlan) -> Result<Self> {
-        let at = folder.join("service.addr");
-        let mut command = Command::new(artifacts::program("rankpin")?);
-        command.args(["serve", "--data", "127.0.0.1:0", "--control", "127.0.0.1:0", "--addr-file"]).arg(&at);
-        command.args(["--probe-interval-ms", &plan.probe_interval_ms.to_string()]);
-        command.arg("--state-dir").arg(folder.join("state"));
-        if let Some(policy) = plan.policy {
-            let file = folder.join("service.json");
-            let config = json!({"pools": [{"name": "default", "policy": policy, "affinity": "hard"}]});
-            std::fs::write(&file, config.to_string())?;
-            command.arg("--config").arg(file);
-        }
-        let mut child = Child::spawn("rankpin", command, &folder.join("service.log"))?;
-        let looked = wait_for("the service's addresses", async || {
-            child.check_running().and_then(|()| read_addresses(&at)).transpose()
-        });
-        let (data, control) = looked.await??;
+        let free = SocketAddr::from(([127, 0, 0, 1], 0));
+        let (child, data, control) = launch(folder, plan, [free, free]).await?;
         let http = reqwest::Client::builder().no_proxy().timeout(TIMEOUT).build()?;
-        Ok(Self { child, data, control, http })
+        Ok(Self { child, data, control, http, folder: folder.to_path_buf(), plan: plan.clone() })
+    }
+
+    /// Kills it, as a crash would, and starts it again at the same addresses with the same files.
+    ///
+    /// # Errors
+    /// As [`Service::start`].
+    pub async fn restart(&mut self) -> Result<()> {
+        self.child.kill();
+        let (child, data, control) = launch(&self.folder, &self.plan, [self.data, self.control]).await?;
+        (self.child, self.data, self.control) = (child, data, control);
+        Ok(())
     }
 
     /// Where filters and Envoy ask.
@@ -182,6 +181,34 @@ impl Service {
         let sum = self.metric("rankpin_http_requests_total", &labels).await?;
         Ok(sum as u64)
     }
+}
+
+/// A new process, and where it listens.
+async fn launch(
+    folder: &Path,
+    plan: &ServicePlan,
+    at: [SocketAddr; 2],
+) -> Result<(Child, SocketAddr, SocketAddr)> {
+    let file = folder.join("service.addr");
+    // What an earlier process wrote is not this one's.
+    let _ = std::fs::remove_file(&file);
+    let [data, control] = at.map(|address| address.to_string());
+    let mut command = Command::new(artifacts::program("rankpin")?);
+    command.args(["serve", "--data", &data, "--control", &control, "--addr-file"]).arg(&file);
+    command.args(["--probe-interval-ms", &plan.probe_interval_ms.to_string()]);
+    command.arg("--state-dir").arg(folder.join("state"));
+    if let Some(policy) = plan.policy {
+        let file = folder.join("service.json");
+        let config = json!({"pools": [{"name": "default", "policy": policy, "affinity": "hard"}]});
+        std::fs::write(&file, config.to_string())?;
+        command.arg("--config").arg(file);
+    }
+    let mut child = Child::spawn("rankpin", command, &folder.join("service.log"))?;
+    let looked = wait_for("the service's addresses", async || {
+        child.check_running().and_then(|()| read_addresses(&file)).transpose()
+    });
+    let (data, control) = looked.await??;
+    Ok((child, data, control))
 }
 
 fn read_addresses(file: &Path) -> Result<Option<(SocketAddr, SocketAddr)>> {
