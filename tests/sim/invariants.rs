@@ -48,7 +48,7 @@ impl World {
     /// Who is behind an address, and which rank the header means there.
     pub(crate) fn check_wire(
         &mut self,
-        session: usize,
+        request: &Request,
         address: &str,
         header: Option<&str>,
     ) -> Option<(usize, Option<u32>)> {
@@ -60,9 +60,12 @@ impl World {
             self.violate("only declared addresses are dialled", address);
             return None;
         };
-        let session = &self.sessions[session];
+        let session = &self.sessions[request.session];
+        let directory = &self.envoys[request.at.envoy].vms[request.at.vm].vm.directory;
+        // A host the VM has not heard of yet gets no rank: its engine balances.
+        let known = directory.as_ref().is_some_and(|directory| directory.dialled(address).is_some());
         // A binding outlives a change of ranks that keeps its rank, so then only the range is checked.
-        let exact = !worker.ranks_changed;
+        let exact = !worker.ranks_changed && (known || header.is_some());
         // Behind its list Envoy may dial an endpoint that does not serve the session's rank: it gets none.
         let here = endpoint.start..endpoint.start + endpoint.size;
         let hashed = session.id.and_then(|_| worker.hashed(&endpoint, session.rank_hash));
@@ -211,7 +214,7 @@ impl World {
         }
         let sizes = self.service.state.sizes();
         if sizes.holds > 0 {
-            found.push(("no hold outlives its request", format!("{} holds", sizes.holds)));
+            found.push(("no hold outlives its request", format!("{} holds: {:?}", sizes.holds, self.held())));
         }
         let alive = self.envoys.iter().map(|envoy| envoy.vms.len()).sum::<usize>();
         if sizes.vms != alive {
@@ -231,6 +234,14 @@ impl World {
         for (invariant, found) in found {
             self.violate(invariant, &found);
         }
+    }
+
+    fn held(&self) -> Vec<usize> {
+        let held = |session: &Session| {
+            let view = session.id.and_then(|id| self.service.state.session(self.now, id));
+            view.is_some_and(|view| matches!(view.state, SessionState::Held { .. }))
+        };
+        (0..self.sessions.len()).filter(|n| held(&self.sessions[*n])).collect()
     }
 
     /// After one more turn on each Envoy, with no fault about.

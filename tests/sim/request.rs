@@ -314,7 +314,7 @@ impl World {
     fn dial(&mut self, request: &mut Request, attempt: Attempt, address: &str) {
         let rank = request.headers.get(header::VLLM_RANK).cloned();
         self.note(|| format!("{} dials {address} rank {rank:?}", request.id));
-        let Some((worker, rank)) = self.check_wire(request.session, address, rank.as_deref()) else { return };
+        let Some((worker, rank)) = self.check_wire(request, address, rank.as_deref()) else { return };
         let mode = if self.is_there(worker, address) { self.workers[worker].mode } else { Mode::Refuses };
         request.dial = Some(Dial { attempt, worker, rank });
         let (id, dial) = (request.id, request.dials);

@@ -65,6 +65,7 @@ impl World {
     /// The only way to the state: every command is followed by the checks that concern it.
     pub(crate) fn apply(&mut self, command: Command) -> Reply {
         let mut effects = Vec::new();
+        let touches_bindings = matches!(command, Command::Route { .. } | Command::Report(_));
         let evicted = self.service.state.counters().sessions_evicted;
         let reply = self.service.state.apply(self.now, command, &mut effects);
         for _ in evicted..self.service.state.counters().sessions_evicted {
@@ -73,7 +74,9 @@ impl World {
             // One report may evict a session and bring it back, with whatever version.
             self.bindings_seen.clear();
         }
-        self.check_state();
+        if touches_bindings {
+            self.check_state();
+        }
         if effects.contains(&Effect::Changed) {
             self.wake_polls();
         }

@@ -31,6 +31,11 @@ const LEASES: u64 = 33_000;
 /// One turn on each Envoy, its report and what the watch says of it.
 const FINALS: u64 = 4_000;
 
+/// A VM with nothing to say reports this often: until then a choice whose turn is over already counts as load.
+const HEARTBEAT: u64 = 6_500;
+/// An eighth of the pool's ttl: a pinned turn after it tells the service.
+const TOUCH_DUE: u64 = 21_000;
+
 /// One life of one VM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct VmAt {
@@ -294,10 +299,13 @@ impl World {
         self.until(LEASES);
         self.check_quiet();
         self.in_finals = true;
-        // What a fault left split may be seen once more, by the turn that heals it.
+        // What a fault left split is seen until a touch of each side has met the other's binding.
+        self.play_finals();
+        self.until(TOUCH_DUE);
         self.play_finals();
         self.play_finals();
         self.check_agreement();
+        self.until(HEARTBEAT);
         self.check_quiet();
     }
 

@@ -34,7 +34,7 @@ counters! {
     route_no_worker,
     /// Routes of a pool that does not exist.
     route_unknown_pool,
-    /// Routes that came after the failure of their own request: nothing was held for them.
+    /// Routes that came after the end of their own request: nothing was held for them.
     route_over,
     /// Routes that went unpinned because every session in the table was held.
     unpinned_table_full,

@@ -134,11 +134,20 @@ impl State {
 
     /// A request that was answered owns no hold any more, whatever became of its commit.
     fn leave_hold(&mut self, commit: &Commit) {
-        let held = self.sessions.by_id(commit.session.id).is_some_and(|s| s.hold.is_some());
-        let Some(owner) = commit.owner.filter(|_| held) else { return };
+        let Some(owner) = commit.owner else { return };
         let SessionRef { id, rank_hash } = commit.session;
-        let left = self.sessions.edit(id, rank_hash, |session| leave(session, owner, None));
-        self.counters.holds_gave_way += u64::from(matches!(left, Left::RolledBack));
+        let held = self.sessions.by_id(id).is_some_and(|s| s.hold.is_some());
+        let left = if held {
+            self.sessions.edit(id, rank_hash, |session| leave(session, owner, None))
+        } else {
+            Left::NotOwned
+        };
+        match left {
+            Left::RolledBack => self.counters.holds_gave_way += 1,
+            // Placed alone: its route may still be under way.
+            Left::NotOwned if commit.hold.is_none() => self.vms.note_over(owner.vm, owner.request),
+            Left::NotOwned | Left::OthersRemain => {}
+        }
     }
 
     /// Joins a record into the table; `None` when there is no room for it. Anything newer ends a hold.

@@ -39,7 +39,7 @@ struct Vm {
     in_flight: Vec<(Slot, u32)>,
     /// Oldest first.
     reservations: VecDeque<Reservation>,
-    /// Requests that failed before their route came, oldest first.
+    /// Requests that ended before their route came, oldest first.
     over: VecDeque<RequestId>,
 }
 

@@ -85,10 +85,11 @@ fn a_failure_whose_reply_came_too_late_names_no_hold() {
 }
 
 #[test]
-fn a_route_that_comes_after_its_own_failure_holds_nothing() {
+fn a_route_that_comes_after_the_end_of_its_request_holds_nothing() {
     // Found by the simulation: the caller gave up, failed elsewhere and said so before its route arrived.
     check(
-        "worker w1; route b r1; fail a r2 hold=none; route a r2; show a; count route_over; route a r3; show a",
+        "worker w1; route b r1; fail a r2 hold=none; route a r2; show a; count route_over; route a r3; show a;
+         commit c r4 alone=1/1 on=w1; probe w1 ---; worker w2; route c r4; show c",
         &expect![[r#"
             worker w1 -> Created
             route b r1 -> held w1 v1 least_loaded
@@ -98,6 +99,11 @@ fn a_route_that_comes_after_its_own_failure_holds_nothing() {
             count route_over -> 1
             route a r3 -> held w1 v2 least_loaded
             show a -> Held { owners: 1 } w1 v2
+            commit c r4 alone=1/1 on=w1 -> Bound w1 v1/1 [merge_inserted]
+            probe w1 --- -> Down
+            worker w2 -> Created
+            route c r4 -> unpinned w2 v0 over
+            show c -> Bound w1 v1/1
         "#]],
     );
 }
