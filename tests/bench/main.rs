@@ -2,6 +2,7 @@
 //! lives in a module of its own. Started by `cargo xtask bench`, which builds for release and tells where things are.
 
 mod body;
+mod figures;
 mod load;
 mod pinned;
 mod process;

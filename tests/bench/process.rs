@@ -59,14 +59,29 @@ fn only(core: usize) -> CpuSet {
     set
 }
 
-/// CPU time of a process so far, user and system, in microseconds; a tick (10 ms) is its resolution.
+/// CPU time of a process so far, user and system, in microseconds: of its living threads by the scheduler's nanoseconds, else by
+/// `utime + stime`, whose resolution is a tick (10 ms).
 ///
 /// # Errors
 /// The process is gone.
-pub(crate) fn cpu_us(pid: u32) -> Result<u64> {
+pub(crate) fn cpu_us(pid: u32) -> Result<f64> {
+    if let Some(nanoseconds) = scheduled_ns(pid) {
+        return Ok(nanoseconds as f64 / 1e3);
+    }
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).context("the process is gone")?;
     let ticks = ticks(&text).with_context(|| format!("cannot read {text:?}"))?;
-    Ok(ticks * 1_000_000 / rustix::param::clock_ticks_per_second())
+    Ok(ticks as f64 * 1e6 / rustix::param::clock_ticks_per_second() as f64)
+}
+
+/// Sum over the threads; none where the kernel does not count it.
+fn scheduled_ns(pid: u32) -> Option<u64> {
+    let mut sum = 0;
+    for task in fs::read_dir(format!("/proc/{pid}/task")).ok()? {
+        // A thread that ended since its name was read counts no more.
+        let Ok(text) = fs::read_to_string(task.ok()?.path().join("schedstat")) else { continue };
+        sum += text.split(' ').next()?.parse::<u64>().ok()?;
+    }
+    (sum > 0).then_some(sum)
 }
 
 /// `utime + stime`: fields 14 and 15, counted after the name, which may hold anything.
