@@ -143,7 +143,7 @@ impl World {
         self.envoys[at.envoy].refresh(at.vm);
         let cell = &mut self.envoys[at.envoy].vms[at.vm];
         if let Some(report) = cell.vm.next_report(now) {
-            self.send_report(at, report, true);
+            self.send_report(at, &report, true);
         }
         let idle = {
             let cell = &self.envoys[at.envoy].vms[at.vm];
@@ -167,11 +167,11 @@ impl World {
         let in_flight = cell.vm.loads.absolute(cell.vm.directory.as_ref());
         let caller = cell.vm.caller.clone();
         if let Some(report) = cell.vm.reports.urgent(&caller, in_flight) {
-            self.send_report(at, report, false);
+            self.send_report(at, &report, false);
         }
     }
 
-    fn send_report(&mut self, at: VmAt, report: Report, regular: bool) {
+    fn send_report(&mut self, at: VmAt, report: &Report, regular: bool) {
         let call = self.new_call();
         if regular {
             self.envoys[at.envoy].vms[at.vm].report_call = Some(call);
@@ -259,6 +259,7 @@ impl World {
         for change in &applied.pages {
             self.change_page(envoy, change);
         }
+        self.maybe_told_again(envoy, &applied.pages);
         self.check_dialable(envoy, applied.topology.as_ref());
         let shared = &mut self.envoys[envoy].shared;
         if let Some(topology) = applied.topology {
@@ -269,6 +270,15 @@ impl World {
         }
         shared.gauge = applied.position.gauge();
         shared.position = applied.position;
+    }
+
+    /// A watcher that dies between pages and position leaves its successor to ask for the same moves.
+    fn maybe_told_again(&mut self, envoy: usize, moves: &[PageChange]) {
+        if self.faults_on && !moves.is_empty() && self.rng.per_mille(300) {
+            self.fired.count(Fault::MovesToldAgain);
+            let delay = self.rng.within(50, 3000);
+            self.after(delay, Event::MovesAgain { envoy, moves: moves.to_vec() });
+        }
     }
 
     /// Twice a second, as the shipped `refresh_delay`.

@@ -16,6 +16,7 @@ pub(crate) enum Fault {
     ReportLate,
     WatchLost,
     WatchReplyLost,
+    MovesToldAgain,
     XdsLost,
     VmDied,
     ServiceRestarted,
@@ -34,7 +35,7 @@ pub(crate) enum Fault {
 }
 
 impl Fault {
-    pub(crate) const ALL: [Self; 24] = [
+    pub(crate) const ALL: [Self; 25] = [
         Self::RouteLost,
         Self::RouteReplyLost,
         Self::RouteLate,
@@ -44,6 +45,7 @@ impl Fault {
         Self::ReportLate,
         Self::WatchLost,
         Self::WatchReplyLost,
+        Self::MovesToldAgain,
         Self::XdsLost,
         Self::VmDied,
         Self::ServiceRestarted,

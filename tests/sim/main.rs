@@ -4,6 +4,7 @@
 //! and writes what happened to `target/sim/7.jsonl`; `SIM_SEEDS=1000..3000` plays others than those of every day.
 
 mod client;
+mod dial;
 mod envoy;
 mod faults;
 mod invariants;
@@ -11,6 +12,8 @@ mod plan;
 mod request;
 mod rng;
 mod service;
+mod set_up;
+mod trouble;
 mod worker;
 mod world;
 

@@ -1,13 +1,11 @@
-//! One request in an Envoy: decided, dialled attempt by attempt, answered, ended.
+//! One request in an Envoy: decided, dispatched, ended. What happens between dispatch and answer is in `dial.rs`.
 //!
 //! Mirrors `filter/src/{downstream,upstream}.rs` and, for retries and hosts, what the shipped configs ask of Envoy.
 
 use crate::envoy::SharedData;
 use crate::faults::{Bug, Cost, Fault};
-use crate::worker::Mode;
 use crate::world::{Event, VmAt, World};
-use routing::attempt::{Attempt, REMOVED};
-use routing::config::Steering;
+use routing::attempt::Attempt;
 use routing::contract::RouteReply;
 use routing::flow::{AnswerHead, Counter, Effect, Env, Head, Next, PageChange, RequestFlow, RouteFailure};
 use routing::header;
@@ -28,10 +26,10 @@ pub(crate) enum Phase {
 
 /// A dial that may still be answered.
 #[derive(Debug)]
-struct Dial {
-    attempt: Attempt,
-    worker: usize,
-    rank: Option<u32>,
+pub(crate) struct Dial {
+    pub(crate) attempt: Attempt,
+    pub(crate) worker: usize,
+    pub(crate) rank: Option<u32>,
 }
 
 #[derive(Debug)]
@@ -40,18 +38,18 @@ pub(crate) struct Request {
     pub(crate) session: usize,
     pub(crate) at: VmAt,
     pub(crate) phase: Phase,
-    flow: RequestFlow,
-    headers: BTreeMap<String, String>,
-    note: Option<String>,
-    call: Option<u64>,
-    paused: bool,
-    answer: Option<AnswerHead>,
+    pub(crate) flow: RequestFlow,
+    pub(crate) headers: BTreeMap<String, String>,
+    pub(crate) note: Option<String>,
+    pub(crate) call: Option<u64>,
+    pub(crate) paused: bool,
+    pub(crate) answer: Option<AnswerHead>,
     /// Addresses left to dial, last first.
-    targets: Vec<String>,
-    tried: Vec<String>,
-    retries_left: u32,
-    dial: Option<Dial>,
-    dials: u32,
+    pub(crate) targets: Vec<String>,
+    pub(crate) tried: Vec<String>,
+    pub(crate) retries_left: u32,
+    pub(crate) dial: Option<Dial>,
+    pub(crate) dials: u32,
     /// Counters of which each request gets one.
     pub(crate) decisions: Vec<Counter>,
     pub(crate) responded: bool,
@@ -60,7 +58,7 @@ pub(crate) struct Request {
     pub(crate) landed: Option<(WorkerId, Option<u32>)>,
 }
 
-struct View<'a> {
+pub(crate) struct View<'a> {
     headers: &'a BTreeMap<String, String>,
     shared: &'a SharedData,
     blind: bool,
@@ -131,7 +129,7 @@ impl World {
     }
 
     /// One step of the flow on its VM's state, as `Downstream::step`.
-    fn step<T>(
+    pub(crate) fn step<T>(
         &mut self,
         request: &mut Request,
         step: impl FnOnce(&mut RequestFlow, &mut Env<'_>, &View<'_>, &mut Vec<Effect>) -> T,
@@ -147,7 +145,7 @@ impl World {
     }
 
     /// Effects in order, as `Downstream::run`.
-    fn carry_out(&mut self, request: &mut Request, effects: Vec<Effect>, mut next: Next) -> Next {
+    pub(crate) fn carry_out(&mut self, request: &mut Request, effects: Vec<Effect>, mut next: Next) -> Next {
         for effect in effects {
             self.note(|| format!("{} {effect:?}", request.id));
             match effect {
@@ -187,7 +185,7 @@ impl World {
         self.after(delay, Event::RouteArrives { request, call, body: Box::new(body) });
     }
 
-    fn count(&mut self, request: &mut Request, counter: Counter) {
+    pub(crate) fn count(&mut self, request: &mut Request, counter: Counter) {
         *self.stats.counters.entry(counter).or_default() += 1;
         use Counter as C;
         match counter {
@@ -244,160 +242,6 @@ impl World {
         self.keep(request);
     }
 
-    /// Headers go on: Envoy's router takes over.
-    fn dispatch(&mut self, request: &mut Request) {
-        request.paused = false;
-        request.phase = Phase::Waiting;
-        if request.decisions.len() != 1 {
-            self.violate("one placement or one local reply", &format!("{:?} at dispatch", request.decisions));
-        }
-        let clusters = &self.envoys[request.at.envoy].discovered.clusters;
-        let cluster = request.headers.get(header::CLUSTER).cloned();
-        request.targets = match (self.plan.steering, cluster) {
-            // The default route: its hosts are no business of this world.
-            (_, None) => return self.pass(request),
-            (Steering::Cluster, Some(cluster)) => clusters.get(&cluster).cloned().into_iter().collect(),
-            (Steering::Endpoints, Some(_)) => {
-                let list = request.headers.get(header::ENDPOINTS).cloned().unwrap_or_default();
-                let known = |address: &&str| clusters.values().any(|known| known == address);
-                list.split(',').filter(known).rev().map(str::to_owned).collect()
-            }
-        };
-        self.next_attempt(request);
-    }
-
-    fn pass(&mut self, request: &mut Request) {
-        if request.headers.contains_key(header::VLLM_RANK) {
-            self.violate("a client's rank reaches nobody", "it went on by the default route");
-        }
-        let head = AnswerHead { status: 200, by_engine: true };
-        let latency = self.rng.within(5, 100);
-        self.after(latency, Event::Answered { request: request.id, dial: 0, head });
-    }
-
-    fn next_attempt(&mut self, request: &mut Request) {
-        let Some(address) = self.next_host(request) else {
-            let head = AnswerHead { status: 503, by_engine: false };
-            return self.after(0, Event::Answered { request: request.id, dial: request.dials, head });
-        };
-        request.tried.push(address.clone());
-        request.dials += 1;
-        let mut attempt = Attempt::default();
-        if self.plan.steering == Steering::Endpoints {
-            let vm = &mut self.envoys[request.at.envoy].vms[request.at.vm].vm;
-            let start = attempt.begin(vm, request.note.as_deref(), &address);
-            let stays = self.bug == Some(Bug::RankStaysOnRetry) && request.dials > 1;
-            match start.rank {
-                _ if stays => {}
-                Some(rank) => drop(request.headers.insert(rank.header.to_owned(), rank.value)),
-                None => drop(request.headers.remove(header::VLLM_RANK)),
-            }
-            REMOVED.iter().for_each(|name| drop(request.headers.remove(*name)));
-            if let Some(counter) = start.count {
-                self.count(request, counter);
-            }
-        }
-        self.dial(request, attempt, &address);
-    }
-
-    fn next_host(&mut self, request: &mut Request) -> Option<String> {
-        if self.plan.steering == Steering::Cluster {
-            return request.targets.last().cloned();
-        }
-        // Behind the list: maglev over the pool, hosts not tried yet.
-        request.targets.pop().or_else(|| {
-            let clusters = &self.envoys[request.at.envoy].discovered.clusters;
-            clusters.values().find(|address| !request.tried.contains(address)).cloned()
-        })
-    }
-
-    fn dial(&mut self, request: &mut Request, attempt: Attempt, address: &str) {
-        let rank = request.headers.get(header::VLLM_RANK).cloned();
-        self.note(|| format!("{} dials {address} rank {rank:?}", request.id));
-        let Some((worker, rank)) = self.check_wire(request, address, rank.as_deref()) else { return };
-        let mode = if self.is_there(worker, address) { self.workers[worker].mode } else { Mode::Refuses };
-        request.dial = Some(Dial { attempt, worker, rank });
-        let (id, dial) = (request.id, request.dials);
-        match mode {
-            Mode::Refuses => {
-                self.fired.count(Fault::WorkerRefused);
-                self.after(1, Event::Refused { request: id, dial });
-            }
-            Mode::Hangs => self.fired.count(Fault::WorkerHung),
-            Mode::Accepts | Mode::Answers(_) => {
-                let status = if let Mode::Answers(status) = mode { status } else { self.good_status() };
-                let head = AnswerHead { status, by_engine: true };
-                let latency = self.rng.within(2, 120);
-                self.after(latency, Event::Answered { request: id, dial, head });
-            }
-        }
-    }
-
-    /// Now and then a client's fault: 4xx commits like 200.
-    fn good_status(&mut self) -> u16 {
-        if self.rng.per_mille(30) { 400 } else { 200 }
-    }
-
-    fn is_there(&self, worker: usize, address: &str) -> bool {
-        self.workers[worker].live_endpoints().any(|endpoint| endpoint.address == address)
-    }
-
-    pub(crate) fn refused(&mut self, id: u64, dial: u32) {
-        let Some(mut request) = self.requests.remove(&id) else { return };
-        if request.dials == dial {
-            self.retry_or(&mut request, AnswerHead { status: 503, by_engine: false });
-        }
-        self.keep(request);
-    }
-
-    pub(crate) fn answered(&mut self, id: u64, dial: u32, head: AnswerHead) {
-        let Some(mut request) = self.requests.remove(&id) else { return };
-        if request.dials != dial || request.phase != Phase::Waiting {
-            return self.keep(request);
-        }
-        if head.status >= 500 && head.by_engine {
-            self.fired.count(Fault::WorkerAnswered5xx);
-        }
-        let vm = &mut self.envoys[request.at.envoy].vms[request.at.vm].vm;
-        if let Some(dial) = request.dial.as_mut().filter(|_| head.by_engine)
-            && dial.attempt.wants_answer(vm)
-        {
-            dial.attempt.answered(vm, head.status);
-        }
-        if head.status == 503 && head.by_engine {
-            self.retry_or(&mut request, head);
-        } else {
-            self.to_client(&mut request, head);
-        }
-        self.keep(request);
-    }
-
-    fn retry_or(&mut self, request: &mut Request, head: AnswerHead) {
-        if request.retries_left == 0 {
-            return self.to_client(request, head);
-        }
-        request.retries_left -= 1;
-        self.cost(request.session, Cost::Retried);
-        self.next_attempt(request);
-    }
-
-    /// The head that goes down to the client, as `on_http_response_headers`.
-    fn to_client(&mut self, request: &mut Request, head: AnswerHead) {
-        request.phase = Phase::Streaming;
-        if head.by_engine && head.status < 500 {
-            request.landed = request.dial.as_ref().map(|d| (self.workers[d.worker].id.clone(), d.rank));
-            self.landed(request);
-        }
-        let vm = &self.envoys[request.at.envoy].vms[request.at.vm].vm;
-        if request.flow.wants_answer(vm) {
-            request.answer = Some(head);
-            let ((), effects) = self.step(request, |flow, env, _, out| flow.answered(env, head, out));
-            self.carry_out(request, effects, Next::Continue);
-        }
-        let streams = if head.by_engine { self.rng.within(5, 300) } else { 0 };
-        self.after(streams, Event::StreamEnds { request: request.id });
-    }
-
     pub(crate) fn stream_ends(&mut self, id: u64) {
         if let Some(request) = self.requests.remove(&id) {
             self.end(request);
@@ -429,7 +273,7 @@ impl World {
         self.request_over(request.session, request.landed);
     }
 
-    fn keep(&mut self, request: Request) {
+    pub(crate) fn keep(&mut self, request: Request) {
         self.requests.insert(request.id, request);
     }
 }

@@ -3,23 +3,20 @@
 //! No IO, threads or real time. Messages wait in a map by (time, number), so that a run is the same each time.
 
 use crate::client::Session;
-use crate::envoy::{Discovered, Envoy, SharedData, VmCell};
-use crate::faults::{Bug, Cost, Fault, Fired};
+use crate::envoy::{Discovered, Envoy, VmCell};
+use crate::faults::{Bug, Fired};
 use crate::invariants::Violation;
 use crate::plan::{CHAOS_ENDS, Net, Plan, Timed};
 use crate::request::Request;
 use crate::rng::Rng;
 use crate::service::{Service, Standing};
-use crate::worker::{Mode, Worker};
-use routing::config::{FilterConfig, Steering};
+use crate::worker::Worker;
 use routing::contract::{Report, RouteReply, RouteRequest, Target, WatchQuery, WatchReply};
-use routing::directory::Directory;
-use routing::flow::{AnswerHead, Counter, RouteFailure};
-use routing::hash::{Phase, rank_hash, session_id};
+use routing::flow::{AnswerHead, Counter, PageChange, RouteFailure};
 use routing::id::{Epoch, SessionId, Version};
 use routing::time::{Millis, Timestamp};
 use state_service::state::Command;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 /// More events than any run needs.
 const EVENTS_MAX: u64 = 400_000;
@@ -104,6 +101,10 @@ pub(crate) enum Event {
     },
     WatchHeld {
         call: u64,
+    },
+    MovesAgain {
+        envoy: usize,
+        moves: Vec<PageChange>,
     },
     XdsPoll {
         envoy: usize,
@@ -192,65 +193,6 @@ impl World {
         world.service = Service::new(Epoch(seed << 8 | 1), world.state_config());
         world.set_up();
         world
-    }
-
-    fn set_up(&mut self) {
-        for worker in 0..self.workers.len() {
-            self.declare(worker);
-            let first = self.rng.within(1, 900);
-            self.after(first, Event::Probe { worker });
-        }
-        for n in 0..self.plan.envoys {
-            self.add_envoy(n);
-        }
-        for n in 0..self.plan.sessions {
-            self.add_session(n);
-        }
-        for (at, fault) in self.plan.timed.clone() {
-            self.after(at, Event::Fault(fault));
-        }
-        self.after(100, Event::Expire);
-    }
-
-    fn add_envoy(&mut self, n: usize) {
-        let mut config = FilterConfig::parse(b"{}").unwrap();
-        config.steering = self.plan.steering;
-        (config.page_count, config.page_bytes) = self.plan.pages;
-        let node = format!("edge-{n}");
-        let vms = (0..self.plan.vms).map(|_| VmCell::new(&node, 1, self.rng.next())).collect();
-        let shared = SharedData::new(config.page_count);
-        self.envoys.push(Envoy { node, config, shared, discovered: Discovered::default(), vms });
-        self.after(1, Event::XdsPoll { envoy: n });
-        for vm in 0..self.plan.vms {
-            // Listeners start once discovery has answered.
-            let first = self.rng.within(600, 700);
-            self.after(first, Event::Tick(VmAt { envoy: n, vm, life: 1 }));
-        }
-    }
-
-    fn add_session(&mut self, n: usize) {
-        let key = match n {
-            0 => None,
-            1 => Some("k".repeat(257)),
-            _ => Some(format!("conversation-{n}-{}", self.rng.next())),
-        };
-        let id = key.as_ref().filter(|key| key.len() <= 256);
-        let id = id.map(|key| session_id(b"", b"", "chat", Phase::Aggregated, key.as_bytes()));
-        let hash = key.as_ref().map_or(0, |key| rank_hash(key.as_bytes()).0);
-        self.sessions.push(Session {
-            key,
-            id,
-            rank_hash: hash,
-            turns_left: self.plan.turns,
-            begun: false,
-            open: 0,
-            landings: BTreeMap::new(),
-            costs: BTreeSet::new(),
-            finals_left: Vec::new(),
-            finals: Vec::new(),
-        });
-        let first = self.rng.within(1500, 9000);
-        self.after(first, Event::Turn { session: n });
     }
 
     pub(crate) fn after(&mut self, ms: u64, event: Event) {
@@ -361,6 +303,9 @@ impl World {
                 self.watch_answered(at, call, reply.map(|reply| *reply))
             }
             Event::WatchHeld { call } => self.watch_held(call),
+            Event::MovesAgain { envoy, moves } => {
+                moves.iter().for_each(|moved| self.change_page(envoy, moved));
+            }
             Event::XdsPoll { envoy } => self.poll_xds(envoy),
             Event::XdsArrives { envoy, known } => self.xds_arrives(envoy, known),
             Event::XdsAnswered { envoy, discovered } => self.envoys[envoy].discovered = *discovered,
@@ -374,134 +319,6 @@ impl World {
             Event::Fault(fault) => self.fault(fault),
             Event::Heal { worker } => self.heal(worker),
             Event::ServiceIsBack => self.restart_service(),
-        }
-    }
-
-    fn probe_due(&mut self, worker: usize) {
-        let healthy = matches!(self.workers[worker].mode, Mode::Accepts | Mode::Answers(_));
-        self.probe(worker, healthy);
-        let next = self.rng.within(900, 1100);
-        self.after(next, Event::Probe { worker });
-    }
-
-    fn fault(&mut self, fault: Timed) {
-        match fault {
-            Timed::VmDies { envoy, vm } => self.kill_vm(envoy, vm),
-            Timed::ServiceRestarts { silent, down } => self.crash_service(silent, down),
-            Timed::WorkerRefuses { worker, lasts } => self.set_mode(worker, Mode::Refuses, lasts),
-            Timed::WorkerHangs { worker, lasts } => self.set_mode(worker, Mode::Hangs, lasts),
-            Timed::WorkerAnswers { worker, status, lasts } => {
-                self.set_mode(worker, Mode::Answers(status), lasts)
-            }
-            Timed::WorkerRemoved { worker, lasts, moves } => self.remove_worker(worker, lasts, moves),
-            Timed::RanksChange { worker } => self.change_ranks(worker),
-        }
-    }
-
-    fn crash_service(&mut self, silent: bool, down: u64) {
-        if self.service.standing != Standing::Up {
-            return;
-        }
-        self.fired.count(Fault::ServiceRestarted);
-        if down > 0 {
-            self.fired.count(Fault::ServiceRefused);
-        }
-        self.stop_service(if silent { Standing::Silent } else { Standing::Refusing });
-        self.after(down, Event::ServiceIsBack);
-    }
-
-    fn set_mode(&mut self, worker: usize, mode: Mode, lasts: u64) {
-        self.workers[worker].mode = mode;
-        self.after(lasts, Event::Heal { worker });
-    }
-
-    fn remove_worker(&mut self, worker: usize, lasts: u64, moves: bool) {
-        if !self.workers[worker].declared {
-            return;
-        }
-        self.fired.count(Fault::WorkerRemoved);
-        self.cost_all(Cost::WorkerChanged);
-        self.undeclare(worker);
-        if moves {
-            self.fired.count(Fault::WorkerMoved);
-            self.workers[worker].move_away();
-        }
-        self.after(lasts, Event::Heal { worker });
-    }
-
-    /// Under cluster steering an Envoy learns the new address before the new ranks, so there the worker is removed first.
-    fn change_ranks(&mut self, worker: usize) {
-        if self.plan.steering == Steering::Cluster || !self.workers[worker].declared {
-            return;
-        }
-        self.fired.count(Fault::WorkerRanksChanged);
-        self.cost_all(Cost::WorkerChanged);
-        self.workers[worker].change_ranks();
-        self.declare(worker);
-    }
-
-    fn heal(&mut self, worker: usize) {
-        self.workers[worker].mode = Mode::Accepts;
-        if !self.workers[worker].declared {
-            self.cost_all(Cost::WorkerChanged);
-            self.declare(worker);
-        }
-    }
-
-    pub(crate) fn some_worker_is_off(&self) -> bool {
-        let down = |worker: &&Worker| {
-            let state = self.service.state.worker(&worker.id).map(state_service::state::Worker::state);
-            worker.mode != Mode::Accepts
-                || !worker.declared
-                || state.is_none_or(|state| !state.serves_bound())
-        };
-        self.workers.iter().any(|worker| down(&worker)) || self.some_vm_is_behind()
-    }
-
-    /// A worker that moved is dialled where the VM believes it is; Envoy goes on to the next one when that is gone.
-    fn some_vm_is_behind(&self) -> bool {
-        let addresses =
-            |worker: &Worker| worker.live_endpoints().map(|e| e.address.clone()).collect::<BTreeSet<_>>();
-        let known = |directory: &Directory, worker: &Worker| {
-            let found = directory.workers.iter().find(|w| w.id == worker.id);
-            found.is_some_and(|w| {
-                w.endpoints.iter().map(|e| e.address.clone()).collect::<BTreeSet<_>>() == addresses(worker)
-            })
-        };
-        let behind = |directory: &Directory| self.workers.iter().any(|worker| !known(directory, worker));
-        self.envoys
-            .iter()
-            .flat_map(|envoy| &envoy.vms)
-            .any(|cell| cell.vm.directory.as_ref().is_none_or(behind))
-    }
-
-    /// Streams of a dead VM are cut; its successor starts with nothing but shared data.
-    fn kill_vm(&mut self, envoy: usize, vm: usize) {
-        self.vm_death_costs(envoy, vm);
-        let dead: Vec<u64> = self
-            .requests
-            .values()
-            .filter(|request| (request.at.envoy, request.at.vm) == (envoy, vm))
-            .map(|request| request.id)
-            .collect();
-        let life = self.envoys[envoy].vms[vm].life + 1;
-        let node = self.envoys[envoy].node.clone();
-        self.envoys[envoy].vms[vm] = VmCell::new(&node, life, self.rng.next());
-        self.after(100, Event::Tick(VmAt { envoy, vm, life }));
-        for id in dead {
-            if let Some(request) = self.requests.remove(&id) {
-                self.request_over(request.session, None);
-            }
-        }
-    }
-
-    fn stop_faults(&mut self) {
-        self.faults_on = false;
-        if self.service.standing != Standing::Up {
-            self.restart_service();
-        }
-        for worker in 0..self.workers.len() {
-            self.heal(worker);
         }
     }
 }

@@ -1,0 +1,141 @@
+//! Faults with a time of their own, as they begin and end, and which conversations each may cost their place.
+
+use crate::envoy::VmCell;
+use crate::faults::{Cost, Fault};
+use crate::plan::Timed;
+use crate::service::Standing;
+use crate::worker::{Mode, Worker};
+use crate::world::{Event, VmAt, World};
+use routing::config::Steering;
+use routing::directory::Directory;
+use std::collections::BTreeSet;
+
+impl World {
+    pub(crate) fn probe_due(&mut self, worker: usize) {
+        let healthy = matches!(self.workers[worker].mode, Mode::Accepts | Mode::Answers(_));
+        self.probe(worker, healthy);
+        let next = self.rng.within(900, 1100);
+        self.after(next, Event::Probe { worker });
+    }
+
+    pub(crate) fn fault(&mut self, fault: Timed) {
+        match fault {
+            Timed::VmDies { envoy, vm } => self.kill_vm(envoy, vm),
+            Timed::ServiceRestarts { silent, down } => self.crash_service(silent, down),
+            Timed::WorkerRefuses { worker, lasts } => self.set_mode(worker, Mode::Refuses, lasts),
+            Timed::WorkerHangs { worker, lasts } => self.set_mode(worker, Mode::Hangs, lasts),
+            Timed::WorkerAnswers { worker, status, lasts } => {
+                self.set_mode(worker, Mode::Answers(status), lasts)
+            }
+            Timed::WorkerRemoved { worker, lasts, moves } => self.remove_worker(worker, lasts, moves),
+            Timed::RanksChange { worker } => self.change_ranks(worker),
+        }
+    }
+
+    fn crash_service(&mut self, silent: bool, down: u64) {
+        if self.service.standing != Standing::Up {
+            return;
+        }
+        self.fired.count(Fault::ServiceRestarted);
+        if down > 0 {
+            self.fired.count(Fault::ServiceRefused);
+        }
+        self.stop_service(if silent { Standing::Silent } else { Standing::Refusing });
+        self.after(down, Event::ServiceIsBack);
+    }
+
+    fn set_mode(&mut self, worker: usize, mode: Mode, lasts: u64) {
+        self.workers[worker].mode = mode;
+        self.after(lasts, Event::Heal { worker });
+    }
+
+    fn remove_worker(&mut self, worker: usize, lasts: u64, moves: bool) {
+        if !self.workers[worker].declared {
+            return;
+        }
+        self.fired.count(Fault::WorkerRemoved);
+        self.cost_all(Cost::WorkerChanged);
+        self.undeclare(worker);
+        if moves {
+            self.fired.count(Fault::WorkerMoved);
+            self.workers[worker].move_away();
+        }
+        self.after(lasts, Event::Heal { worker });
+    }
+
+    /// Under cluster steering an Envoy learns the new address before the new ranks, so there the worker is removed first.
+    fn change_ranks(&mut self, worker: usize) {
+        if self.plan.steering == Steering::Cluster || !self.workers[worker].declared {
+            return;
+        }
+        self.fired.count(Fault::WorkerRanksChanged);
+        self.cost_all(Cost::WorkerChanged);
+        self.workers[worker].change_ranks();
+        self.declare(worker);
+    }
+
+    pub(crate) fn heal(&mut self, worker: usize) {
+        self.workers[worker].mode = Mode::Accepts;
+        if !self.workers[worker].declared {
+            self.cost_all(Cost::WorkerChanged);
+            self.declare(worker);
+        }
+    }
+
+    pub(crate) fn some_worker_is_off(&self) -> bool {
+        let down = |worker: &&Worker| {
+            let state = self.service.state.worker(&worker.id).map(state_service::state::Worker::state);
+            worker.mode != Mode::Accepts
+                || !worker.declared
+                || state.is_none_or(|state| !state.serves_bound())
+        };
+        self.workers.iter().any(|worker| down(&worker)) || self.some_vm_is_behind()
+    }
+
+    /// A worker that moved is dialled where the VM believes it is; Envoy goes on to the next one when that is gone.
+    fn some_vm_is_behind(&self) -> bool {
+        let addresses =
+            |worker: &Worker| worker.live_endpoints().map(|e| e.address.clone()).collect::<BTreeSet<_>>();
+        let known = |directory: &Directory, worker: &Worker| {
+            let found = directory.workers.iter().find(|w| w.id == worker.id);
+            found.is_some_and(|w| {
+                w.endpoints.iter().map(|e| e.address.clone()).collect::<BTreeSet<_>>() == addresses(worker)
+            })
+        };
+        let behind = |directory: &Directory| self.workers.iter().any(|worker| !known(directory, worker));
+        self.envoys
+            .iter()
+            .flat_map(|envoy| &envoy.vms)
+            .any(|cell| cell.vm.directory.as_ref().is_none_or(behind))
+    }
+
+    /// Streams of a dead VM are cut; its successor starts with nothing but shared data.
+    fn kill_vm(&mut self, envoy: usize, vm: usize) {
+        self.vm_death_costs(envoy, vm);
+        let dead: Vec<u64> = self
+            .requests
+            .values()
+            .filter(|request| (request.at.envoy, request.at.vm) == (envoy, vm))
+            .map(|request| request.id)
+            .collect();
+        let life = self.envoys[envoy].vms[vm].life + 1;
+        let node = self.envoys[envoy].node.clone();
+        self.envoys[envoy].vms[vm] = VmCell::new(&node, life, self.rng.next());
+        self.after(100, Event::Tick(VmAt { envoy, vm, life }));
+        for id in dead {
+            if let Some(request) = self.requests.remove(&id) {
+                self.request_over(request.session, None);
+            }
+        }
+    }
+
+    pub(crate) fn stop_faults(&mut self) {
+        self.faults_on = false;
+        if self.service.standing != Standing::Up {
+            self.restart_service();
+        }
+        for worker in 0..self.workers.len() {
+            self.heal(worker);
+        }
+    }
+}
