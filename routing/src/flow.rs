@@ -87,6 +87,13 @@ struct Routing {
     outcome: Option<Outcome>,
 }
 
+impl Routing {
+    /// Unless the service said otherwise, it may hold a slot for this request, now or when the question arrives at last.
+    const fn may_own_hold(&self) -> bool {
+        matches!(self.outcome, None | Some(Outcome::Held))
+    }
+}
+
 /// A request that has its slot.
 #[derive(Debug)]
 struct Placed {
@@ -385,16 +392,24 @@ impl RequestFlow {
     ) -> ControlFlow<Next, Routing> {
         let session = Some(routing.session);
         match place::from_record(directory, pool, found.as_ref(), env.vm.generation, env.now) {
-            Choice::Bound(slot, _) => ControlFlow::Break(self.place(
-                env,
-                directory,
-                pool,
-                session,
-                slot,
-                Counter::Pinned,
-                None,
-                out,
-            )),
+            Choice::Bound(slot, _) => {
+                // Whatever hold the question got, or gets when it arrives at last, is nobody's: this turn decides nothing.
+                if routing.may_own_hold() {
+                    let session = reference(routing.session);
+                    let (pool, request) = (routing.pool, routing.request);
+                    env.vm.reports.push(Entry::Failed { session, pool, request, hold: None });
+                }
+                ControlFlow::Break(self.place(
+                    env,
+                    directory,
+                    pool,
+                    session,
+                    slot,
+                    Counter::Pinned,
+                    None,
+                    out,
+                ))
+            }
             Choice::Held(slot, record) => {
                 let pending = Pending {
                     session: routing.session,
@@ -455,7 +470,7 @@ impl RequestFlow {
     /// A turn that asked and can be placed nowhere: the service may have made a hold for it, which nobody else would end.
     fn give_up(&mut self, env: &mut Env<'_>, routing: Routing, why: Counter, out: &mut Vec<Effect>) {
         self.pass(why, out);
-        if !matches!(routing.outcome, None | Some(Outcome::Held)) {
+        if !routing.may_own_hold() {
             return;
         }
         fail(env, reference(routing.session), routing.pool, routing.request, None, out);

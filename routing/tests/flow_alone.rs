@@ -72,7 +72,7 @@ fn a_timeout_looks_at_the_page_again() {
             answer 200 -> put bound w0/1 v1 (no change), #committed
             end -> nothing
             page s -> bound w0/1 v1
-            report -> [committed r1 w0/1 v1] load [w0/2x1]
+            report -> [failed r2, committed r1 w0/1 v1] load [w0/2x1]
         "#]],
     );
 }
