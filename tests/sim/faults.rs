@@ -2,7 +2,7 @@
 //!
 //! A fault counts as fired when it meets something: a lost message, a request that is aborted, a worker that refuses a dial.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A kind of fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -106,11 +106,11 @@ pub(crate) enum Cost {
     Evicted,
 }
 
-impl Cost {
-    /// Whether Envoys may disagree even when all is quiet again. The others must heal: one slot after the last report.
-    pub(crate) const fn may_last(self) -> bool {
-        matches!(self, Self::Evicted)
-    }
+/// Whether Envoys may disagree even when all is quiet again. All else must heal by the last touch.
+pub(crate) fn may_last(costs: &BTreeSet<Cost>) -> bool {
+    // One version with two slots: a retry's commit was told, the other died with its VM, and a touch names no slot.
+    let untold_twin = costs.contains(&Cost::Retried) && costs.contains(&Cost::VmDied);
+    untold_twin || costs.contains(&Cost::Evicted)
 }
 
 /// A mistake built into the world on purpose, to see that an invariant notices it.

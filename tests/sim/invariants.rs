@@ -3,7 +3,7 @@
 //! Oracles of its own where that is cheap: who declared which rank, which turn is pinned, which record may follow another.
 
 use crate::client::Session;
-use crate::faults::{Cost, Fault};
+use crate::faults::{Cost, Fault, may_last};
 use crate::request::{Phase, Request};
 use crate::world::World;
 use routing::config::Steering;
@@ -259,7 +259,7 @@ impl World {
         let mut split = None;
         for (n, session) in self.sessions.iter().enumerate().filter(|(_, session)| session.id.is_some()) {
             let agree = session.finals.windows(2).all(|pair| pair[0] == pair[1]);
-            if !agree && !session.costs.iter().any(|cost| cost.may_last()) {
+            if !agree && !may_last(&session.costs) {
                 split = Some(format!("session {n}: {:?}, {:?}", session.finals, session.costs));
             }
             self.stats.sessions_without_cost += u64::from(session.costs.is_empty());
