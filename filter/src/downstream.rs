@@ -92,9 +92,7 @@ impl Downstream {
     }
 
     fn routed(&mut self, answer: Result<RouteReply, RouteFailure>) -> Next {
-        let ((), effects) = match self.step(|flow, env, out| flow.routed(env, &Live, answer, out)) {
-            (_, effects) => ((), effects),
-        };
+        let (_, effects) = self.step(|flow, env, out| flow.routed(env, &Live, answer, out));
         self.run(effects, Next::Pause)
     }
 

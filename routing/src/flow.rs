@@ -237,7 +237,7 @@ impl RequestFlow {
                 pool: pool.name.clone(),
                 session: Some(reference(session)),
                 deadline_ms: env.config.route_deadline,
-                cached: cached.filter(|r| r.certainty != Certainty::Gone).map(|r| Cached {
+                cached: cached.filter(|r| r.certainty == Certainty::Bound).map(|r| Cached {
                     worker_hash: r.worker_hash,
                     rank: r.rank,
                     version: r.version,
