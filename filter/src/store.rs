@@ -62,7 +62,7 @@ pub(crate) fn change_page(change: &PageChange, pages: (u32, usize)) -> bool {
 /// Loads what changed between two gauge values into the VM.
 pub(crate) fn load(vm: &mut Vm, seen: u64, stored: u64) {
     if gauge_parts(seen).0 != gauge_parts(stored).0
-        && let Some(topology) = json::<Topology>(shared::TOPOLOGY)
+        && let Some(topology) = topology()
     {
         vm.directory = Some(Directory::new(&topology));
     }
@@ -75,33 +75,37 @@ pub(crate) fn load(vm: &mut Vm, seen: u64, stored: u64) {
     }
 }
 
+fn topology() -> Option<Topology> {
+    serde_json::from_slice(&blob(shared::TOPOLOGY)?).ok()
+}
+
 pub(crate) fn fleet() -> Option<StoredFleet> {
-    json(shared::FLEET)
+    serde_json::from_slice(&blob(shared::FLEET)?).ok()
 }
 
 pub(crate) fn position() -> Position {
-    json(shared::POSITION).unwrap_or_default()
+    blob(shared::POSITION).and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default()
 }
 
 pub(crate) fn put_topology(topology: &Topology) {
-    put(shared::TOPOLOGY, topology);
+    put(shared::TOPOLOGY, serde_json::to_vec(topology));
 }
 
 pub(crate) fn put_fleet(fleet: &StoredFleet) {
-    put(shared::FLEET, fleet);
+    put(shared::FLEET, serde_json::to_vec(fleet));
 }
 
 pub(crate) fn put_position(position: &Position) {
-    put(shared::POSITION, position);
+    put(shared::POSITION, serde_json::to_vec(position));
 }
 
-fn json<T: serde::de::DeserializeOwned>(key: &str) -> Option<T> {
-    let (bytes, _) = host::shared(key)?;
-    serde_json::from_slice(&bytes).ok()
+fn blob(key: &str) -> Option<Vec<u8>> {
+    host::shared(key).map(|(bytes, _)| bytes)
 }
 
-fn put<T: serde::Serialize>(key: &str, value: &T) {
-    if let Ok(bytes) = serde_json::to_vec(value) {
+/// Writes a blob; a value that cannot be written as JSON (there is none) leaves the old one.
+fn put(key: &str, json: serde_json::Result<Vec<u8>>) {
+    if let Ok(bytes) = json {
         host::set_shared(key, &bytes, 0);
     }
 }

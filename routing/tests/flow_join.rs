@@ -143,7 +143,7 @@ fn a_hold_nobody_ended_is_believed_for_ten_seconds() {
             b: end -> #rolled_back, report now
             c: head session=s -> continue, #joined, to worker-w1 rank 5
             c: route held w1 rank 5 v1 hold 9 -> #ignored_late_route
-            d: head session=s -> pause, ask cached w1/5 v1 unsent [failed r2]
+            d: head session=s -> pause, ask unsent [failed r2]
         "#]],
     );
 }
