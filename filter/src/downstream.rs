@@ -50,7 +50,7 @@ impl Downstream {
         &mut self,
         step: impl FnOnce(&mut RequestFlow, &mut Env<'_>, &mut Vec<Effect>) -> T,
     ) -> (Option<T>, Vec<Effect>) {
-        let mut out = Vec::with_capacity(8);
+        let mut out = Vec::new();
         let now = host::now();
         let result = vm::with(|shared| {
             let mut env = Env { config: &self.plugin.config, vm: &mut shared.vm, now };
@@ -136,12 +136,15 @@ impl Context for Downstream {
             self.routed(reply(headers, body));
         }
     }
+}
 
-    fn on_done(&mut self) -> bool {
+/// The request is over, however it ended: Envoy deletes its context. (One callback less than `on_done`, which comes just before.)
+impl Drop for Downstream {
+    fn drop(&mut self) {
         let answer = self.answer;
-        let (_, effects) = self.step(|flow, env, out| flow.ended(env, answer, out));
+        let mut effects = Vec::new();
+        vm::with(|shared| self.flow.ended(&mut shared.vm, answer, &mut effects));
         self.run(effects, Next::Continue);
-        true
     }
 }
 

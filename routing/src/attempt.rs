@@ -73,5 +73,6 @@ fn rank_at(plan: &Plan, worker: &Worker, endpoint: &Endpoint) -> Option<Rank> {
     rank.filter(|rank| endpoint.serves(*rank))
 }
 
-/// Headers the upstream role removes from every attempt: they have done their work.
-pub const REMOVED: &[&str] = &[header::CLUSTER, header::ENDPOINTS];
+/// What the upstream role removes from every attempt: it has done its work. ([`header::CLUSTER`] is removed by the route,
+/// natively, as under `cluster` steering.)
+pub const REMOVED: &[&str] = &[header::ENDPOINTS];

@@ -231,7 +231,7 @@ impl RequestFlow {
             };
         }
         out.push(Effect::Route {
-            request: RouteRequest {
+            request: Box::new(RouteRequest {
                 caller: env.vm.caller.clone(),
                 request,
                 pool: pool.name.clone(),
@@ -243,7 +243,7 @@ impl RequestFlow {
                     version: r.version,
                 }),
                 unsent: env.vm.reports.about(session.id),
-            },
+            }),
             timeout: env.config.route_deadline,
         });
         self.state = State::Routing(routing);
@@ -473,7 +473,7 @@ impl RequestFlow {
         if !routing.may_own_hold() {
             return;
         }
-        fail(env, reference(routing.session), routing.pool, routing.request, None, out);
+        fail(env.vm, reference(routing.session), routing.pool, routing.request, None, out);
     }
 
     fn unpinned(
@@ -570,33 +570,33 @@ impl RequestFlow {
     }
 
     /// The request is over, however it ended.
-    pub fn ended(&mut self, env: &mut Env<'_>, answer: Option<AnswerHead>, out: &mut Vec<Effect>) {
+    pub fn ended(&mut self, vm: &mut Vm, answer: Option<AnswerHead>, out: &mut Vec<Effect>) {
         let placed = match std::mem::replace(&mut self.state, State::Done) {
             State::Placed(placed) => placed,
             // The client left before the service answered: whatever hold it got must go.
             State::Routing(routing) => {
-                fail(env, reference(routing.session), routing.pool, routing.request, None, out);
+                fail(vm, reference(routing.session), routing.pool, routing.request, None, out);
                 return;
             }
             State::AwaitHead | State::Refused | State::Passed | State::Done => return,
         };
-        env.vm.loads.remove(placed.slot.hash, placed.slot.rank);
-        let plan = placed.plan.and_then(|plan| env.vm.plans.remove(plan));
+        vm.loads.remove(placed.slot.hash, placed.slot.rank);
+        let plan = placed.plan.and_then(|plan| vm.plans.remove(plan));
         let Some(pending) = placed.pending else { return };
         let slot_failed = plan.is_none().then(|| answer.and_then(failure_of)).flatten();
         if let Some(failure) = slot_failed {
             let target = Target { worker: placed.slot.worker.clone(), rank: placed.slot.rank };
-            env.vm.reports.push(Entry::SlotFailed { target, failure, count: 1 });
+            vm.reports.push(Entry::SlotFailed { target, failure, count: 1 });
         }
         if pending.cached {
             out.push(Effect::Page(PageChange::Remove { id: pending.session.id, version: pending.version }));
         }
-        fail(env, reference(pending.session), pending.pool, pending.request, pending.hold, out);
+        fail(vm, reference(pending.session), pending.pool, pending.request, pending.hold, out);
     }
 }
 
 fn fail(
-    env: &mut Env<'_>,
+    vm: &mut Vm,
     session: SessionRef,
     pool: PoolName,
     request: RequestId,
@@ -604,7 +604,7 @@ fn fail(
     out: &mut Vec<Effect>,
 ) {
     out.push(Effect::Count(Counter::RolledBack));
-    env.vm.reports.push(Entry::Failed { session, pool, request, hold });
+    vm.reports.push(Entry::Failed { session, pool, request, hold });
     out.push(Effect::ReportNow);
 }
 

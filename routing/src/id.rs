@@ -104,7 +104,9 @@ impl SessionId {
     /// The first eight hex digits: enough to follow a session in a log, too little to name it elsewhere.
     #[must_use]
     pub fn prefix(self) -> String {
-        format!("{:08x}", self.0 >> 96)
+        (0..8)
+            .map(|nth| char::from_digit(((self.0 >> (124 - 4 * nth)) & 15) as u32, 16).unwrap_or('-'))
+            .collect()
     }
 
     /// Reads 32 hex digits.

@@ -44,8 +44,15 @@ pub fn least_loaded(candidates: &[Candidate], draw: u64) -> Option<usize> {
 }
 
 /// Weighted rendezvous: the candidate with the least `cost / weight`; the earlier one (lower id) on a tie.
+///
+/// Cost falls as the draw grows, so with equal weights (the usual case) the largest draw wins and no logarithm is taken.
 #[must_use]
 pub fn rendezvous(candidates: &[Candidate], session: SessionId) -> Option<usize> {
+    let first = candidates.first()?;
+    if candidates.iter().all(|candidate| candidate.weight == first.weight) {
+        let draw = |(_, candidate): &(usize, &Candidate)| rendezvous_draw(session, candidate.worker_hash);
+        return candidates.iter().enumerate().rev().max_by_key(draw).map(|(index, _)| index);
+    }
     let mut best: Option<(usize, (u64, u32))> = None;
     for (index, candidate) in candidates.iter().enumerate() {
         let score =

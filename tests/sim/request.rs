@@ -161,7 +161,7 @@ impl World {
                     let answer = Err(RouteFailure::Timeout);
                     let timed_out = Event::RouteAnswered { request: request.id, call, life: None, answer };
                     self.after(timeout.0, timed_out);
-                    self.send_route(request.id, call, body, timeout.0);
+                    self.send_route(request.id, call, *body, timeout.0);
                 }
                 Effect::ReportNow => self.report_now(request.at),
                 Effect::Respond(_) => request.responded = true,
@@ -260,7 +260,7 @@ impl World {
     /// However it came about, as `on_done`.
     fn end(&mut self, mut request: Request) {
         let answer = request.answer;
-        let ((), effects) = self.step(&mut request, |flow, env, _, out| flow.ended(env, answer, out));
+        let ((), effects) = self.step(&mut request, |flow, env, _, out| flow.ended(env.vm, answer, out));
         self.carry_out(&mut request, effects, Next::Continue);
         self.over(request);
     }

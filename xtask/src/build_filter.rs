@@ -32,8 +32,6 @@ const KEPT_EXPORTS: &[&str] = &[
     "proxy_on_request_headers",
     "proxy_on_response_headers",
     "proxy_on_http_call_response",
-    "proxy_on_done",
-    "proxy_on_log",
     "proxy_on_delete",
 ];
 
@@ -124,7 +122,7 @@ fn ship(workspace: &Workspace, compiled: &[u8], optimiser: Option<&Path>) -> Res
     let output = folder.join(format!("opt-{}.wasm", std::process::id()));
     std::fs::write(&input, &stripped)?;
     let mut command = Command::new(optimiser);
-    command.args(["--all-features", "-O3", "--strip-debug", "--strip-producers"]);
+    command.args(["--all-features", "-O4", "--converge", "--strip-debug", "--strip-producers"]);
     let result = process::run(command.arg(&input).arg("-o").arg(&output));
     let shipped = result.and_then(|()| Ok(std::fs::read(&output)?));
     // Not there after a failure: nothing to say about it.

@@ -27,7 +27,7 @@ pub enum Effect {
     /// Ask the service.
     Route {
         /// The question.
-        request: RouteRequest,
+        request: Box<RouteRequest>,
         /// Give up after this long.
         timeout: Millis,
     },

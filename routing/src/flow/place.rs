@@ -123,7 +123,8 @@ pub(super) fn strip(out: &mut Vec<Effect>) {
     out.extend(header::STRIPPED.iter().map(|name| Effect::RemoveHeader(name)));
 }
 
-/// Sets the headers of a placed request and, under `endpoints` steering, leaves a plan for the upstream role.
+/// Sets the headers of a placed request. What else steers was stripped natively before the filter ran (the shipped configs do, and
+/// a test holds them to it): each removal here would cost every turn a hostcall. Under `endpoints` steering, leaves a plan for the upstream role.
 #[expect(clippy::too_many_arguments, reason = "everything a placement consists of meets here")]
 pub(super) fn steer(
     env: &mut Env<'_>,
@@ -154,7 +155,6 @@ pub(super) fn steer(
             let list = endpoint_list(env.vm, directory, pool, session, slot);
             out.push(Effect::SetHeader(header::CLUSTER, pool.cluster.clone()));
             out.push(Effect::SetHeader(header::ENDPOINTS, list));
-            out.push(Effect::RemoveHeader(header::VLLM_RANK));
             out.push(Effect::Note(note(plan, session, slot, why)));
             plan
         }
@@ -172,7 +172,6 @@ fn to_cluster(vm: &mut Vm, directory: &Directory, slot: &Slot, out: &mut Vec<Eff
             Some(rank) => Effect::SetHeader(rank.header, rank.value),
             None => Effect::RemoveHeader(header::VLLM_RANK),
         });
-        out.push(Effect::RemoveHeader(header::ENDPOINTS));
     } else {
         strip(out);
     }
@@ -217,8 +216,16 @@ fn endpoint_list(
 
 /// Text for the stream's filter state: `PLAN;s=1a2b3c4d;w=w0;r=5;why=pinned`. Also what access logs show.
 fn note(plan: Option<PlanRef>, session: Option<Session>, slot: &Slot, why: Counter) -> String {
-    let plan = plan.map_or_else(|| "-".to_owned(), PlanRef::to_text);
-    let session = session.map_or_else(|| "-".to_owned(), |s| s.id.prefix());
-    let rank = slot.rank.map_or_else(|| "-".to_owned(), |rank| rank.to_string());
-    format!("{plan};s={session};w={};r={rank};why={}", slot.worker, why.word())
+    let mut text = String::with_capacity(64);
+    let dash = || "-".to_owned();
+    text.push_str(&plan.map_or_else(dash, PlanRef::to_text));
+    text.push_str(";s=");
+    text.push_str(&session.map_or_else(dash, |session| session.id.prefix()));
+    text.push_str(";w=");
+    text.push_str(slot.worker.as_str());
+    text.push_str(";r=");
+    text.push_str(&slot.rank.map_or_else(dash, |rank| rank.to_string()));
+    text.push_str(";why=");
+    text.push_str(why.word());
+    text
 }
