@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 
 use crate::artifacts::{Artifacts, Profile, build_programs};
 use crate::prerequisite::Missing;
@@ -35,7 +35,8 @@ const STEPS: &[Step] = &[
     ("node-test", |workspace| node_test::command(workspace, &[])),
     ("envoy", |workspace| envoy::command(workspace, &[])),
     ("live", |workspace| with_envoy(workspace, "live")),
-    ("readme", readme),
+    ("bench-smoke", |workspace| with_envoy(workspace, "bench-smoke")),
+    ("readme", |workspace| with_envoy(workspace, "readme")),
 ];
 
 /// `test [--only STEP,…] [--list]`.
@@ -110,24 +111,6 @@ fn with_envoy(workspace: &Workspace, target: &str) -> Result<()> {
     process::run(test.env(RUNNING_VARIABLE, "1"))
 }
 
-/// Executes the README's console blocks, once package e2e has a target that does.
-fn readme(workspace: &Workspace) -> Result<()> {
-    if !has_test_target(&workspace.metadata()?, "e2e", "readme")? {
-        println!("package e2e has no test target `readme` yet");
-        return Ok(());
-    }
-    with_envoy(workspace, "readme")
-}
-
-fn has_test_target(metadata: &serde_json::Value, package: &str, target: &str) -> Result<bool> {
-    let packages = metadata["packages"].as_array().context("cargo metadata lists no packages")?;
-    let Some(found) = packages.iter().find(|candidate| candidate["name"] == package) else {
-        bail!("this workspace has no package {package}")
-    };
-    let targets = found["targets"].as_array().map(Vec::as_slice).unwrap_or_default();
-    Ok(targets.iter().any(|candidate| candidate["name"] == target && candidate["kind"][0] == "test"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -146,14 +129,5 @@ mod tests {
         let failed = summary(&times, Some("tidy"));
         assert_eq!(failed.lines().last(), Some("1 passed, 1 failed"));
         assert!(failed.contains("1.5 s  ok") && failed.contains("0.0 s  FAILED"), "{failed}");
-    }
-
-    #[test]
-    fn a_test_target_is_found_by_kind_and_name() {
-        let metadata = serde_json::json!({"packages": [{"name": "e2e", "targets": [
-            {"name": "live", "kind": ["test"]}, {"name": "readme", "kind": ["bin"]}]}]});
-        assert!(has_test_target(&metadata, "e2e", "live").unwrap());
-        assert!(!has_test_target(&metadata, "e2e", "readme").unwrap());
-        assert!(has_test_target(&metadata, "other", "live").is_err());
     }
 }
