@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 
 use crate::artifacts::{Artifacts, Profile, build_programs};
 use crate::prerequisite::Missing;
