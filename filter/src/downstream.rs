@@ -6,7 +6,7 @@ use proxy_wasm::traits::{Context, HttpContext};
 use proxy_wasm::types::Action;
 use routing::contract::{REPORT_PATH, ROUTE_PATH, RouteReply};
 use routing::flow::{AnswerHead, Counter, Effect, Env, Head, LocalReply, Next, RequestFlow, RouteFailure};
-use routing::header::http;
+use routing::header::{http, shared};
 use routing::session::RequestView;
 use routing::time::Millis;
 use std::rc::Rc;
@@ -37,6 +37,10 @@ impl RequestView for Live {
 impl Head for Live {
     fn page(&self, n: u32) -> Option<Vec<u8>> {
         store::page_bytes(n)
+    }
+
+    fn next_in_turn(&self, n: u32) -> u64 {
+        store::next_number(&shared::cursor(n))
     }
 }
 

@@ -11,17 +11,20 @@ use routing::watch::{Position, StoredFleet, gauge_parts};
 
 /// Tries of a compare-and-swap before a change is given up (it is a cache: the next turn asks the service).
 const TRIES_MAX: u32 = 8;
+/// Tries for a number; each lost one means that another VM got through, so with few threads this is never reached.
+const NUMBER_TRIES_MAX: u32 = 1024;
 
-/// A number no other VM of this Envoy got, give or take VMs born in the same nanosecond.
-pub(crate) fn next_life() -> u64 {
-    for _ in 0..TRIES_MAX {
-        let (bytes, cas) = host::shared(shared::LIVES).unwrap_or_default();
-        let next = bytes.first_chunk::<8>().map_or(0, |b| u64::from_le_bytes(*b)).wrapping_add(1);
-        if host::set_shared(shared::LIVES, &next.to_le_bytes(), cas) {
-            return next;
+/// Adds one to a number in shared data and returns it: exact among VMs, but for the first of all calls at the same moment.
+pub(crate) fn next_number(key: &str) -> u64 {
+    let mut next = 0;
+    for _ in 0..NUMBER_TRIES_MAX {
+        let (bytes, cas) = host::shared(key).unwrap_or_default();
+        next = bytes.first_chunk::<8>().map_or(0, |b| u64::from_le_bytes(*b)).wrapping_add(1);
+        if host::set_shared(key, &next.to_le_bytes(), cas) {
+            break;
         }
     }
-    0
+    next
 }
 
 /// Creates all pages, unless another VM did; its geometry counts for everyone. Returns (pages, bytes of a page).
@@ -32,6 +35,9 @@ pub(crate) fn open_pages(count: u32, bytes: usize) -> (u32, usize) {
     // Before the key that says so: a page must exist before anyone swaps it, or two VMs overwrite each other.
     for n in 0..count {
         host::set_shared(&shared::page(n), &page::empty(), 0);
+    }
+    for n in 0..shared::CURSORS {
+        host::set_shared(&shared::cursor(n), &0u64.to_le_bytes(), 0);
     }
     host::set_shared(shared::PAGES, format!("{count} {bytes}").as_bytes(), 0);
     (count, bytes)

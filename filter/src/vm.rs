@@ -53,7 +53,7 @@ impl Shared {
             .find_map(|path| host::text_property(path))
             .unwrap_or_default();
         // No randomness in this module: time and a counter that all VMs of this Envoy share make lives differ.
-        let seed = policy::mix(host::now_nanos(), store::next_life());
+        let seed = policy::mix(host::now_nanos(), store::next_number(header::shared::LIVES));
         let snapshot = host::gauge(header::gauge::SNAPSHOT).ok_or("a gauge could not be defined")?;
         let workers = host::gauge(header::gauge::WORKERS).ok_or("a gauge could not be defined")?;
         let define = |counter: &Counter| {

@@ -324,6 +324,21 @@ pub struct PoolInfo {
     /// Idle time after which a binding expires.
     #[serde(default = "default_ttl")]
     pub ttl_ms: Millis,
+    /// Under `device_aware`: how many times the load of a CPU worker an accelerator carries, >= 1.
+    #[serde(default = "default_device_ratio", skip_serializing_if = "is_default_device_ratio")]
+    pub device_ratio: u32,
+}
+
+/// An accelerator carries eight times what a CPU worker does (affinity section 10).
+pub const DEVICE_RATIO_DEFAULT: u32 = 8;
+
+const fn default_device_ratio() -> u32 {
+    DEVICE_RATIO_DEFAULT
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature serde asks for")]
+const fn is_default_device_ratio(ratio: &u32) -> bool {
+    *ratio == DEVICE_RATIO_DEFAULT
 }
 
 /// Idle ttl of a binding: 1800 s (affinity section 3).
@@ -339,6 +354,14 @@ const fn default_ttl() -> Millis {
 pub enum Policy {
     /// Weighted rendezvous on the session alone; never asks the service.
     SessionHash,
+    /// Workers by id, one after the other.
+    RoundRobin,
+    /// Uniform.
+    Random,
+    /// Of two distinct uniform draws the one with fewer in flight; the first drawn on a tie.
+    PowerOfTwo,
+    /// Keeps CPU workers at a share of what the accelerators carry; see [`PoolInfo::device_ratio`].
+    DeviceAware,
     /// Fewest in flight, ties uniform. Also how a policy this build does not know is read.
     #[default]
     #[serde(other)]
@@ -373,6 +396,25 @@ pub enum Engine {
     Custom,
 }
 
+/// What a worker computes on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Device {
+    /// Plain processors.
+    Cpu,
+    /// GPU or the like. Also how a device this build does not know is read.
+    #[default]
+    #[serde(other)]
+    Accelerator,
+}
+
+impl Device {
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature serde asks for")]
+    fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
 /// How an endpoint counts ranks in the header.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -400,6 +442,9 @@ pub struct WorkerInfo {
     /// Share in weighted choices, 1..=1000.
     #[serde(default = "one")]
     pub weight: u32,
+    /// What it computes on.
+    #[serde(default, skip_serializing_if = "Device::is_default")]
+    pub device: Device,
     /// Where Envoy dials it; each serves a range of ranks.
     pub endpoints: Vec<EndpointInfo>,
 }

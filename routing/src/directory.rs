@@ -3,12 +3,12 @@
 //! Built once per version, never per request. Does not know where the blobs come from.
 
 use crate::contract::{
-    Affinity, EndpointInfo, Engine, Fleet, Policy, PoolInfo, RankNumbering, Topology, WorkerInfo, WorkerState,
+    Affinity, Device, EndpointInfo, Engine, Fleet, PoolInfo, RankNumbering, Topology, WorkerInfo, WorkerState,
 };
 use crate::hash::{hashed_rank, worker_hash};
 use crate::header;
 use crate::id::{PoolName, Rank, RankHash, WorkerId};
-use crate::policy::Candidate;
+use crate::policy::{Candidate, Rules};
 use crate::time::Millis;
 
 /// A pool and its workers.
@@ -17,7 +17,7 @@ pub struct Pool {
     /// Its name.
     pub name: PoolName,
     /// How a slot is chosen.
-    pub policy: Policy,
+    pub rules: Rules,
     /// How strongly a session is pinned.
     pub affinity: Affinity,
     /// Idle time after which a binding expires.
@@ -41,6 +41,8 @@ pub struct Worker {
     pub engine: Engine,
     /// Share in weighted choices.
     pub weight: u32,
+    /// What it computes on.
+    pub device: Device,
     /// Its endpoints, by first rank.
     pub endpoints: Vec<Endpoint>,
     /// First global rank.
@@ -189,6 +191,7 @@ impl Directory {
             worker_hash: worker.hash,
             weight: worker.weight,
             load: load(worker),
+            device: worker.device,
         };
         workers.iter().filter_map(|at| self.workers.get(*at)).map(candidate).collect()
     }
@@ -253,7 +256,7 @@ impl Endpoint {
 fn pool(info: &PoolInfo) -> Pool {
     Pool {
         name: info.name.clone(),
-        policy: info.policy,
+        rules: Rules { policy: info.policy, device_ratio: info.device_ratio },
         affinity: info.affinity,
         ttl: info.ttl_ms,
         cluster: format!("{}{}", header::cluster::POOL_PREFIX, info.name),
@@ -274,6 +277,7 @@ fn worker(info: &WorkerInfo, pools: &[Pool]) -> Option<Worker> {
         pool,
         engine: info.engine,
         weight: info.weight.max(1),
+        device: info.device,
         endpoints,
         dp_start,
         dp_size,

@@ -42,6 +42,8 @@ pub struct Env<'a> {
 pub trait Head: RequestView {
     /// The bytes of page `n` of cached bindings.
     fn page(&self, n: u32) -> Option<Vec<u8>>;
+    /// The next number of round-robin position `n` ([`crate::header::shared::CURSORS`] of them), shared by all VMs of an Envoy.
+    fn next_in_turn(&self, n: u32) -> u64;
 }
 
 /// Why `route` gave no answer.
@@ -165,11 +167,11 @@ impl RequestFlow {
         let session = match (session, pool.affinity) {
             (Some(session), Affinity::Hard) => session,
             (Some(_), Affinity::Off) => {
-                return self.unpinned(env, directory, pool, Counter::AffinityOff, out);
+                return self.unpinned(env, directory, pool, head, Counter::AffinityOff, out);
             }
-            (None, _) => return self.unpinned(env, directory, pool, Counter::SessionKeyMissing, out),
+            (None, _) => return self.unpinned(env, directory, pool, head, Counter::SessionKeyMissing, out),
         };
-        if matches!(pool.policy, Policy::SessionHash) {
+        if matches!(pool.rules.policy, Policy::SessionHash) {
             return match place::alone(directory, pool, session, None) {
                 Some(slot) => {
                     self.place(env, directory, pool, Some(session), slot, Counter::SessionHash, None, out)
@@ -481,10 +483,11 @@ impl RequestFlow {
         env: &mut Env<'_>,
         directory: &Directory,
         pool: &Pool,
+        head: &impl Head,
         why: Counter,
         out: &mut Vec<Effect>,
     ) -> Next {
-        match place::spread(directory, pool, env.vm) {
+        match place::spread(directory, pool, head, env.vm) {
             Some(slot) => self.place(env, directory, pool, None, slot, why, None, out),
             None => self.without_worker(out),
         }

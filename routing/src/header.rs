@@ -110,6 +110,13 @@ pub mod shared {
     pub const PAGES: &str = "rankpin.pages";
     /// Counter that gives each VM its epoch and seed.
     pub const LIVES: &str = "rankpin.lives";
+    /// Round-robin positions, one for all pools whose names hash alike: pools come and go, keys never do.
+    pub const CURSORS: u32 = 64;
+    /// Round-robin position `n`.
+    #[must_use]
+    pub fn cursor(n: u32) -> String {
+        format!("rankpin.cursor.{n}")
+    }
     /// Page `n` of cached bindings.
     #[must_use]
     pub fn page(n: u32) -> String {

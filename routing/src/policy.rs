@@ -2,7 +2,7 @@
 //!
 //! Callers sort candidates by worker id and have filtered them already (state, model, overload). Ranks are not chosen here.
 
-use crate::contract::Policy;
+use crate::contract::{Device, Policy};
 use crate::hash::{rendezvous_beats, rendezvous_cost, rendezvous_draw};
 use crate::id::SessionId;
 
@@ -15,32 +15,93 @@ pub struct Candidate {
     pub weight: u32,
     /// Requests in flight there; lower is better.
     pub load: u64,
+    /// What it computes on.
+    pub device: Device,
+}
+
+/// A pool's policy with what it is set to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rules {
+    /// How a worker is chosen.
+    pub policy: Policy,
+    /// See [`crate::contract::PoolInfo::device_ratio`].
+    pub device_ratio: u32,
+}
+
+/// What a choice takes from outside: randomness, and a position that all choosers of the pool share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Chance {
+    /// Uniform; breaks ties and serves requests without a session.
+    pub draw: u64,
+    /// Grows by one with each choice; only `round_robin` looks at it.
+    pub cursor: u64,
 }
 
 /// Index of the chosen candidate; `None` without candidates.
-///
-/// `draw` is uniform randomness from the caller: it breaks ties and serves requests without a session.
 #[must_use]
 pub fn choose(
-    policy: Policy,
+    rules: Rules,
     candidates: &[Candidate],
     session: Option<SessionId>,
-    draw: u64,
+    chance: Chance,
 ) -> Option<usize> {
-    match (policy, session) {
-        (Policy::LeastLoaded, _) => least_loaded(candidates, draw),
+    match (rules.policy, session) {
+        (Policy::LeastLoaded, _) => least_loaded(candidates, chance.draw),
         (Policy::SessionHash, Some(session)) => rendezvous(candidates, session),
-        (Policy::SessionHash, None) => uniform(candidates.len(), draw),
+        (Policy::SessionHash, None) | (Policy::Random, _) => uniform(candidates.len(), chance.draw),
+        (Policy::RoundRobin, _) => round_robin(candidates.len(), chance.cursor),
+        (Policy::PowerOfTwo, _) => power_of_two(candidates, chance.draw),
+        (Policy::DeviceAware, _) => device_aware(candidates, rules.device_ratio, chance.draw),
     }
+}
+
+/// Candidate `cursor` of `n`, around and around.
+#[must_use]
+pub fn round_robin(n: usize, cursor: u64) -> Option<usize> {
+    let n = u64::try_from(n).ok().filter(|n| *n > 0)?;
+    usize::try_from(cursor % n).ok()
+}
+
+/// Of two distinct uniform draws the one with fewer in flight; the first drawn on a tie.
+#[must_use]
+pub fn power_of_two(candidates: &[Candidate], draw: u64) -> Option<usize> {
+    let n = candidates.len();
+    let first = uniform(n, mix(draw, 0))?;
+    // Drawn among the others, so that the two are distinct and each pair is equally likely.
+    let Some(other) = uniform(n - 1, mix(draw, 1)) else { return Some(first) };
+    let second = if other < first { other } else { other + 1 };
+    let load = |at: usize| candidates.get(at).map_or(u64::MAX, |candidate| candidate.load);
+    Some(if load(second) < load(first) { second } else { first })
+}
+
+/// Least loaded among the CPU workers while they carry less than their share of the accelerators' load, else among accelerators.
+///
+/// The share is `accelerator load x CPU workers / (ratio x accelerators)`, in integers. With one class present that class serves.
+#[must_use]
+pub fn device_aware(candidates: &[Candidate], ratio: u32, draw: u64) -> Option<usize> {
+    let class = |device: Device| candidates.iter().filter(move |candidate| candidate.device == device);
+    let sum = |device| class(device).fold(0u128, |sum, candidate| sum + u128::from(candidate.load));
+    let count = |device| class(device).count() as u128;
+    let (cpus, accelerators) = (count(Device::Cpu), count(Device::Accelerator));
+    if cpus == 0 || accelerators == 0 {
+        return least_loaded(candidates, draw);
+    }
+    let allowed = sum(Device::Accelerator).saturating_mul(cpus) / (u128::from(ratio.max(1)) * accelerators);
+    let device = if sum(Device::Cpu) < allowed { Device::Cpu } else { Device::Accelerator };
+    least_loaded_of(candidates, draw, |candidate| candidate.device == device)
 }
 
 /// Fewest in flight; ties uniform by `draw`.
 #[must_use]
 pub fn least_loaded(candidates: &[Candidate], draw: u64) -> Option<usize> {
-    let least = candidates.iter().map(|c| c.load).min()?;
-    let tied = candidates.iter().filter(|c| c.load == least).count();
-    let nth = uniform(tied, draw)?;
-    candidates.iter().enumerate().filter(|(_, c)| c.load == least).nth(nth).map(|(index, _)| index)
+    least_loaded_of(candidates, draw, |_| true)
+}
+
+fn least_loaded_of(candidates: &[Candidate], draw: u64, keep: impl Fn(&Candidate) -> bool) -> Option<usize> {
+    let least = candidates.iter().filter(|c| keep(c)).map(|c| c.load).min()?;
+    let mut tied = candidates.iter().enumerate().filter(|(_, c)| keep(c) && c.load == least);
+    let nth = uniform(tied.clone().count(), draw)?;
+    tied.nth(nth).map(|(index, _)| index)
 }
 
 /// Weighted rendezvous: the candidate with the least `cost / weight`; the earlier one (lower id) on a tie.

@@ -7,9 +7,9 @@ use wasm_bindgen_test::wasm_bindgen_test as test;
 
 use common::{endpoint, pool_name, target, worker};
 use routing::contract::{
-    Affinity, Cached, Caller, EndpointInfo, Engine, Entry, Fleet, InFlight, Move, Outcome, Policy, PoolInfo,
-    RankNumbering, Report, RouteReply, RouteRequest, SessionRef, SlotFailure, TTL_DEFAULT, Topology,
-    WatchQuery, WatchReply, WorkerInfo, WorkerState, WorkerStatus,
+    Affinity, Cached, Caller, DEVICE_RATIO_DEFAULT, Device, EndpointInfo, Engine, Entry, Fleet, InFlight,
+    Move, Outcome, Policy, PoolInfo, RankNumbering, Report, RouteReply, RouteRequest, SessionRef,
+    SlotFailure, TTL_DEFAULT, Topology, WatchQuery, WatchReply, WorkerInfo, WorkerState, WorkerStatus,
 };
 use routing::id::{Cursor, Epoch, HoldId, Rank, RankHash, RequestId, SessionId, Version};
 use routing::time::Millis;
@@ -110,6 +110,7 @@ fn topology() -> Topology {
         policy,
         affinity,
         ttl_ms: TTL_DEFAULT,
+        device_ratio: DEVICE_RATIO_DEFAULT,
     };
     Topology {
         version: 12,
@@ -305,6 +306,7 @@ fn a_word_of_a_newer_build_is_read_as_the_safe_one() {
     assert_eq!(read::<Outcome>("levitated"), Outcome::Unsure);
     assert_eq!(read::<Policy>("astrology"), Policy::LeastLoaded);
     assert_eq!(read::<Affinity>("lukewarm"), Affinity::Hard);
+    assert_eq!(read::<Device>("abacus"), Device::Accelerator);
     assert_eq!(read::<Engine>("steam"), Engine::Custom);
     assert_eq!(read::<RankNumbering>("roman"), RankNumbering::None);
     assert_eq!(read::<WorkerState>("daydreaming"), WorkerState::Suspect);

@@ -6,6 +6,7 @@ mod common;
 use wasm_bindgen_test::wasm_bindgen_test as test;
 
 use common::id;
+use routing::contract::Device;
 use routing::hash::{
     Phase, hashed_rank, rank_hash, rendezvous_beats, rendezvous_cost, rendezvous_draw, session_id,
     worker_hash,
@@ -23,6 +24,7 @@ fn candidates(weights: &[u32]) -> Vec<Candidate> {
         worker_hash: worker_hash(&id(&format!("w{n}"))),
         weight: *weight,
         load: 0,
+        device: Device::Accelerator,
     };
     weights.iter().enumerate().map(named).collect()
 }

@@ -5,13 +5,34 @@ mod common;
 #[cfg(target_arch = "wasm32")]
 use wasm_bindgen_test::wasm_bindgen_test as test;
 
-use routing::contract::Policy;
+use routing::contract::{DEVICE_RATIO_DEFAULT, Device, Policy};
 use routing::id::SessionId;
-use routing::policy::{Candidate, choose, least_loaded, mix, rendezvous, rendezvous_order, uniform};
+use routing::policy::{
+    Candidate, Chance, Rules, choose, device_aware, least_loaded, mix, power_of_two, rendezvous,
+    rendezvous_order, round_robin, uniform,
+};
+
+const ALL: [Policy; 6] = [
+    Policy::LeastLoaded,
+    Policy::SessionHash,
+    Policy::RoundRobin,
+    Policy::Random,
+    Policy::PowerOfTwo,
+    Policy::DeviceAware,
+];
+
+fn by(policy: Policy, candidates: &[Candidate], session: Option<SessionId>, draw: u64) -> Option<usize> {
+    let rules = Rules { policy, device_ratio: DEVICE_RATIO_DEFAULT };
+    choose(rules, candidates, session, Chance { draw, cursor: draw })
+}
 
 fn with_loads(loads: &[u64]) -> Vec<Candidate> {
-    let named =
-        |(n, load): (usize, &u64)| Candidate { worker_hash: mix(7, n as u64), weight: 1, load: *load };
+    let named = |(n, load): (usize, &u64)| Candidate {
+        worker_hash: mix(7, n as u64),
+        weight: 1,
+        load: *load,
+        device: Device::Accelerator,
+    };
     loads.iter().enumerate().map(named).collect()
 }
 
@@ -23,9 +44,9 @@ fn chi_square(counts: &[u32]) -> f64 {
 
 #[test]
 fn without_candidates_nothing_is_chosen() {
-    for policy in [Policy::LeastLoaded, Policy::SessionHash] {
-        assert_eq!(choose(policy, &[], None, 1), None);
-        assert_eq!(choose(policy, &[], Some(SessionId(1)), 1), None);
+    for policy in ALL {
+        assert_eq!(by(policy, &[], None, 1), None);
+        assert_eq!(by(policy, &[], Some(SessionId(1)), 1), None);
     }
     assert_eq!(uniform(0, 5), None);
     assert_eq!(rendezvous_order(&[], SessionId(1)), Vec::<usize>::new());
@@ -37,7 +58,7 @@ fn the_least_loaded_wins_whatever_the_draw_and_the_session() {
     for n in 0..200 {
         assert_eq!(least_loaded(&candidates, mix(1, n)), Some(2));
         let session = SessionId(u128::from(n));
-        assert_eq!(choose(Policy::LeastLoaded, &candidates, Some(session), mix(1, n)), Some(2));
+        assert_eq!(by(Policy::LeastLoaded, &candidates, Some(session), mix(1, n)), Some(2));
     }
 }
 
@@ -59,7 +80,7 @@ fn without_a_session_session_hash_spreads() {
     let candidates = with_loads(&[0, 100, 0, 100]);
     let mut counts = [0u32; 4];
     for n in 0..10_000 {
-        counts[choose(Policy::SessionHash, &candidates, None, mix(5, n)).unwrap()] += 1;
+        counts[by(Policy::SessionHash, &candidates, None, mix(5, n)).unwrap()] += 1;
     }
     assert!(chi_square(&counts) < 16.3, "{counts:?}");
 }
@@ -69,8 +90,8 @@ fn session_hash_looks_at_the_session_alone() {
     let (idle, busy) = (with_loads(&[0, 0, 0]), with_loads(&[900, 0, 40]));
     for n in 0..500u64 {
         let session = Some(SessionId(u128::from(mix(3, n))));
-        let chosen = choose(Policy::SessionHash, &idle, session, 0);
-        assert_eq!(chosen, choose(Policy::SessionHash, &busy, session, u64::MAX));
+        let chosen = by(Policy::SessionHash, &idle, session, 0);
+        assert_eq!(chosen, by(Policy::SessionHash, &busy, session, u64::MAX));
     }
 }
 
@@ -111,4 +132,94 @@ fn a_weight_of_zero_counts_as_one_and_loads_do_not_overflow() {
         (0..64u64).map(|n| rendezvous(&candidates, SessionId(u128::from(n) << 70)).unwrap()).collect();
     assert!(chosen.contains(&0) && chosen.contains(&1));
     assert!(least_loaded(&candidates, 3).is_some());
+}
+
+#[test]
+fn one_candidate_is_chosen_by_every_policy() {
+    for policy in ALL {
+        for draw in [0, 1, u64::MAX] {
+            assert_eq!(by(policy, &with_loads(&[77]), None, draw), Some(0), "{policy:?}");
+        }
+    }
+}
+
+#[test]
+fn round_robin_takes_one_after_the_other() {
+    let turns: Vec<usize> = (1..=9).map(|cursor| round_robin(4, cursor).unwrap()).collect();
+    assert_eq!(turns, [1, 2, 3, 0, 1, 2, 3, 0, 1]);
+    assert!(round_robin(4, u64::MAX).is_some_and(|at| at < 4));
+}
+
+#[test]
+fn random_is_uniform_whatever_the_load() {
+    let candidates = with_loads(&[0, 1_000, 5, 1]);
+    let mut counts = [0u32; 4];
+    for n in 0..10_000 {
+        counts[by(Policy::Random, &candidates, Some(SessionId(1)), mix(17, n)).unwrap()] += 1;
+    }
+    assert!(chi_square(&counts) < 16.3, "{counts:?}");
+}
+
+/// The two that `power_of_two` draws, found by giving each candidate in turn the only empty load.
+fn pair(n: usize, draw: u64) -> (usize, usize) {
+    let even = power_of_two(&with_loads(&vec![1; n]), draw).unwrap();
+    let wins_when_idle = |at: &usize| {
+        let mut loads = vec![1; n];
+        loads[*at] = 0;
+        power_of_two(&with_loads(&loads), draw) == Some(*at)
+    };
+    let drawn: Vec<usize> = (0..n).filter(wins_when_idle).collect();
+    assert_eq!(drawn.len(), 2, "two distinct ones are drawn");
+    (even, *drawn.iter().find(|at| **at != even).unwrap())
+}
+
+#[test]
+fn power_of_two_draws_two_distinct_ones_and_takes_the_first_on_a_tie() {
+    let mut firsts = [0u32; 5];
+    let mut pairs = [0u32; 25];
+    for n in 0..10_000 {
+        let (first, second) = pair(5, mix(23, n));
+        firsts[first] += 1;
+        pairs[first * 5 + second] += 1;
+    }
+    assert!(chi_square(&firsts) < 18.5, "{firsts:?}");
+    // Twenty ordered pairs are equally likely: 19 degrees of freedom, 43.8 once in a thousand seeds.
+    let distinct: Vec<u32> = (0..25).filter(|at| at / 5 != at % 5).map(|at| pairs[at]).collect();
+    assert!(chi_square(&distinct) < 43.8, "{pairs:?}");
+}
+
+#[test]
+fn power_of_two_never_takes_the_busiest_of_all() {
+    let candidates = with_loads(&[3, 9, 4, 1]);
+    for n in 0..2_000 {
+        assert_ne!(power_of_two(&candidates, mix(31, n)), Some(1));
+    }
+}
+
+fn mixed(accelerators: &[u64], cpus: &[u64]) -> Vec<Candidate> {
+    let mut all = with_loads(accelerators);
+    all.extend(with_loads(cpus).into_iter().map(|c| Candidate { device: Device::Cpu, ..c }));
+    all
+}
+
+#[test]
+fn device_aware_gives_processors_their_share() {
+    // Two accelerators with 16 in all, one CPU worker, ratio 8: allowed = 16 x 1 / (8 x 2) = 1.
+    assert_eq!(device_aware(&mixed(&[9, 7], &[0]), 8, 1), Some(2), "0 < 1: the CPU worker");
+    assert_eq!(device_aware(&mixed(&[9, 7], &[1]), 8, 1), Some(1), "1 is not below 1: the idler accelerator");
+    // 15 x 1 / 16 = 0 in integers: nothing is below it.
+    assert_eq!(device_aware(&mixed(&[8, 7], &[0]), 8, 1), Some(1));
+    // Two CPU workers double the share; the idler of them serves.
+    assert_eq!(device_aware(&mixed(&[16, 16], &[2, 1]), 8, 1), Some(3), "3 < 32 x 2 / 16 = 4");
+    assert!(
+        device_aware(&mixed(&[16, 16], &[2, 2]), 8, 1).is_some_and(|at| at < 2),
+        "4 is not below 4: an accelerator"
+    );
+}
+
+#[test]
+fn device_aware_with_one_class_is_least_loaded() {
+    assert_eq!(device_aware(&mixed(&[5, 2], &[]), 8, 3), Some(1));
+    assert_eq!(device_aware(&mixed(&[], &[5, 9, 2]), 8, 3), Some(2));
+    assert_eq!(device_aware(&mixed(&[u64::MAX], &[u64::MAX - 1]), 1, 3), Some(1), "no overflow");
 }

@@ -4,7 +4,7 @@
 //! and knows neither command lines nor listeners.
 
 use crate::declare::{self, Faults, Fields, POOL_DEFAULT, WorkerSpec};
-use routing::contract::{Affinity, Policy, PoolInfo, TTL_DEFAULT};
+use routing::contract::{Affinity, DEVICE_RATIO_DEFAULT, Policy, PoolInfo, TTL_DEFAULT};
 use routing::id::PoolName;
 use routing::time::Millis;
 use serde_json::Value;
@@ -52,7 +52,13 @@ impl ServiceConfig {
 /// A pool about which nothing was said: `least_loaded`, `hard`, 1800 s.
 #[must_use]
 pub fn pool_with_defaults(name: PoolName) -> PoolInfo {
-    PoolInfo { name, policy: Policy::default(), affinity: Affinity::default(), ttl_ms: TTL_DEFAULT }
+    PoolInfo {
+        name,
+        policy: Policy::default(),
+        affinity: Affinity::default(),
+        ttl_ms: TTL_DEFAULT,
+        device_ratio: DEVICE_RATIO_DEFAULT,
+    }
 }
 
 /// Reads the config file.
@@ -79,8 +85,16 @@ fn document(value: &Value, faults: &mut Faults) -> Option<ServiceConfig> {
     Some(ServiceConfig { pools, other_pools: OtherPools::Refused, workers })
 }
 
-const POLICIES: &[(&str, Policy)] =
-    &[("least_loaded", Policy::LeastLoaded), ("session_hash", Policy::SessionHash)];
+const POLICIES: &[(&str, Policy)] = &[
+    ("least_loaded", Policy::LeastLoaded),
+    ("session_hash", Policy::SessionHash),
+    ("round_robin", Policy::RoundRobin),
+    ("random", Policy::Random),
+    ("power_of_two", Policy::PowerOfTwo),
+    ("device_aware", Policy::DeviceAware),
+];
+/// Largest device ratio: an accelerator that carries a thousand CPU workers' load.
+const DEVICE_RATIO_MAX: u32 = 1000;
 const AFFINITIES: &[(&str, Affinity)] = &[("hard", Affinity::Hard), ("off", Affinity::Off)];
 
 fn pools(values: &[Value], faults: &mut Faults) -> Vec<PoolInfo> {
@@ -105,8 +119,9 @@ fn pool(value: &Value, path: &str, faults: &mut Faults) -> Option<PoolInfo> {
     let policy = fields.choice(faults, "policy", POLICIES);
     let affinity = fields.choice(faults, "affinity", AFFINITIES);
     let ttl_s = fields.number(faults, "ttl_s", 1..=TTL_S_MAX, 1800);
+    let device_ratio = fields.number(faults, "device_ratio", 1..=DEVICE_RATIO_MAX, DEVICE_RATIO_DEFAULT);
     fields.close(faults);
-    Some(PoolInfo { name: name?, policy, affinity, ttl_ms: Millis::from_secs(ttl_s.into()) })
+    Some(PoolInfo { name: name?, policy, affinity, ttl_ms: Millis::from_secs(ttl_s.into()), device_ratio })
 }
 
 fn workers(values: &[Value], pools: &[PoolInfo], faults: &mut Faults) -> Vec<WorkerSpec> {

@@ -13,6 +13,7 @@ pub use address::{Address, AddressError, Host};
 pub(crate) use fields::Fields;
 pub use fields::{Fault, Faults};
 
+pub use routing::contract::Device;
 use routing::contract::{Engine, RankNumbering};
 use routing::hash::Phase;
 use routing::id::{PoolName, WorkerId};
@@ -77,16 +78,6 @@ pub struct Tls {
     pub sni: Option<String>,
     /// Path of the CA file on Envoy's machine.
     pub ca: Option<String>,
-}
-
-/// What a worker computes on.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Device {
-    /// GPU or the like.
-    #[default]
-    Accelerator,
-    /// Plain processors.
-    Cpu,
 }
 
 impl WorkerSpec {

@@ -8,6 +8,7 @@ mod bodies;
 mod failover;
 mod first_turn;
 mod openai_client;
+mod policies;
 mod service_away;
 mod shipped;
 mod spoofing;

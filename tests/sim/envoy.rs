@@ -8,11 +8,13 @@ use routing::config::FilterConfig;
 use routing::contract::{Report, Topology, WatchQuery, WatchReply};
 use routing::directory::Directory;
 use routing::flow::PageChange;
+use routing::header::shared::CURSORS;
 use routing::id::Epoch;
 use routing::page;
 use routing::time::{Millis, Timestamp};
 use routing::vm::Vm;
 use routing::watch::{self, POLL_TIMEOUT, Position, StoredFleet, gauge_parts};
+use std::cell::Cell;
 use std::collections::BTreeMap;
 
 /// As in the filter: a report that is not answered by then is sent again.
@@ -26,6 +28,8 @@ const URGENT_PER_TICK_MAX: u32 = 64;
 #[derive(Debug, Default)]
 pub(crate) struct SharedData {
     pub(crate) pages: Vec<Vec<u8>>,
+    /// Round-robin positions.
+    pub(crate) turns: Vec<Cell<u64>>,
     topology: Option<Topology>,
     fleet: Option<StoredFleet>,
     position: Position,
@@ -80,7 +84,8 @@ impl VmCell {
 
 impl SharedData {
     pub(crate) fn new(pages: u32) -> Self {
-        Self { pages: (0..pages).map(|_| page::empty()).collect(), ..Self::default() }
+        let turns = vec![Cell::new(0); CURSORS as usize];
+        Self { pages: (0..pages).map(|_| page::empty()).collect(), turns, ..Self::default() }
     }
 
     /// True when the change needs no further try.

@@ -36,7 +36,7 @@ impl World {
         let record = self.sessions[request.session].id.and_then(|id| envoy.shared.record(id));
         let (Some(record), Some(directory)) = (record, &vm.directory) else { return false };
         let worker = directory.workers.iter().find(|worker| worker_hash(&worker.id) == record.worker_hash);
-        self.plan.policy == Policy::LeastLoaded
+        self.plan.policy != Policy::SessionHash
             && record.certainty == Certainty::Bound
             && record.generation == vm.generation
             && worker.is_some_and(|worker| {

@@ -66,7 +66,7 @@ impl Plan {
         let mut rng = Rng::new(seed ^ 0x51AB_1E00);
         let calm = seed.is_multiple_of(3);
         let steering = if rng.per_mille(500) { Steering::Cluster } else { Steering::Endpoints };
-        let policy = if rng.per_mille(150) { Policy::SessionHash } else { Policy::LeastLoaded };
+        let policy = policy(&mut rng);
         let (envoys, vms) = (2 + rng.below(2), 2 + rng.below(2));
         let workers: Vec<WorkerPlan> = (0..3 + rng.below(2)).map(|n| worker(&mut rng, n)).collect();
         let sessions = 12 + rng.below(14);
@@ -151,4 +151,11 @@ fn timed(rng: &mut Rng, envoys: usize, vms: usize, workers: usize) -> Vec<(u64, 
         ));
     }
     timed
+}
+
+/// Mostly the default; every other policy in some seeds.
+fn policy(rng: &mut Rng) -> Policy {
+    const OTHERS: [Policy; 5] =
+        [Policy::SessionHash, Policy::RoundRobin, Policy::Random, Policy::PowerOfTwo, Policy::DeviceAware];
+    if rng.per_mille(500) { Policy::LeastLoaded } else { OTHERS[rng.below(OTHERS.len())] }
 }

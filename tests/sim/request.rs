@@ -74,6 +74,12 @@ impl Head for View<'_> {
     fn page(&self, n: u32) -> Option<Vec<u8>> {
         self.shared.pages.get(n as usize).filter(|_| !self.blind).cloned()
     }
+
+    fn next_in_turn(&self, n: u32) -> u64 {
+        let turn = &self.shared.turns[n as usize];
+        turn.set(turn.get() + 1);
+        turn.get()
+    }
 }
 
 impl World {

@@ -2,14 +2,14 @@
 //!
 //! A rank is sent only where its worker declares it and its endpoint serves it; headers are always set or removed, never left.
 
-use super::{Counter, Effect, Env};
+use super::{Counter, Effect, Env, Head};
 use crate::config::Steering;
-use crate::contract::Target;
+use crate::contract::{Policy, Target};
 use crate::directory::{Directory, Pool, Worker};
 use crate::header;
-use crate::id::{Rank, WorkerId};
+use crate::id::{PoolName, Rank, WorkerId};
 use crate::page::{Certainty, HELD_BELIEVED, Record};
-use crate::policy;
+use crate::policy::{self, Chance};
 use crate::session::Session;
 use crate::time::Timestamp;
 use crate::vm::{Plan, PlanRef, Vm};
@@ -110,12 +110,23 @@ pub(super) fn alone(
 }
 
 /// Without a session: the pool's policy over present load; the engine balances the ranks.
-pub(super) fn spread(directory: &Directory, pool: &Pool, vm: &mut Vm) -> Option<Slot> {
+pub(super) fn spread(directory: &Directory, pool: &Pool, head: &impl Head, vm: &mut Vm) -> Option<Slot> {
     let open = directory.open_workers(pool);
     let candidates = directory.candidates(&open, |worker| vm.load(worker));
-    let at = *open.get(policy::choose(pool.policy, &candidates, None, vm.draw())?)?;
+    let cursor = match pool.rules.policy {
+        // Costs a compare-and-swap, so only those ask who need it.
+        Policy::RoundRobin => head.next_in_turn(cursor_of(&pool.name)),
+        _ => 0,
+    };
+    let chance = Chance { draw: vm.draw(), cursor };
+    let at = *open.get(policy::choose(pool.rules, &candidates, None, chance)?)?;
     let worker = directory.workers.get(at)?;
     Some(Slot { worker: worker.id.clone(), hash: worker.hash, at, rank: None, bound_rank: None })
+}
+
+fn cursor_of(pool: &PoolName) -> u32 {
+    let hash = xxhash_rust::xxh3::xxh3_64(pool.as_str().as_bytes());
+    u32::try_from(hash % u64::from(header::shared::CURSORS)).unwrap_or(0)
 }
 
 /// Removes every header that steers: the request goes on as if the filter were not there.

@@ -2,8 +2,8 @@
 #![allow(dead_code, reason = "each test program uses its own part of it")]
 
 use routing::contract::{
-    Affinity, EndpointInfo, Engine, Policy, PoolInfo, RankNumbering, TTL_DEFAULT, Target, Topology,
-    WorkerInfo,
+    Affinity, DEVICE_RATIO_DEFAULT, Device, EndpointInfo, Engine, Policy, PoolInfo, RankNumbering,
+    TTL_DEFAULT, Target, Topology, WorkerInfo,
 };
 use routing::id::{PoolName, Rank, WorkerId};
 use routing::session::RequestView;
@@ -30,6 +30,7 @@ pub(crate) fn worker(name: &str, endpoints: &[EndpointInfo]) -> WorkerInfo {
         pool: pool_name("chat"),
         engine: Engine::Vllm,
         weight: 1,
+        device: Device::Accelerator,
         endpoints: endpoints.to_vec(),
     }
 }
@@ -40,6 +41,7 @@ pub(crate) fn pool(name: &str) -> PoolInfo {
         policy: Policy::LeastLoaded,
         affinity: Affinity::Hard,
         ttl_ms: TTL_DEFAULT,
+        device_ratio: DEVICE_RATIO_DEFAULT,
     }
 }
 

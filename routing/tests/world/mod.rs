@@ -18,6 +18,7 @@ use routing::page;
 use routing::session::{Key, RequestView};
 use routing::time::Timestamp;
 use routing::vm::Vm;
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 
 type Pages = BTreeMap<u32, Vec<u8>>;
@@ -32,6 +33,7 @@ pub(crate) struct World {
     pub(crate) vms: Vec<Vm>,
     states: BTreeMap<String, WorkerState>,
     pages: [Pages; 2],
+    turns: [RefCell<BTreeMap<u32, u64>>; 2],
     now: Timestamp,
     flows: BTreeMap<String, Running>,
     /// The last question to the service.
@@ -49,6 +51,7 @@ struct Running {
 struct Seen<'a> {
     headers: &'a Headers,
     pages: &'a Pages,
+    turns: &'a RefCell<BTreeMap<u32, u64>>,
 }
 
 impl RequestView for Seen<'_> {
@@ -61,6 +64,13 @@ impl Head for Seen<'_> {
     fn page(&self, n: u32) -> Option<Vec<u8>> {
         self.pages.get(&n).cloned()
     }
+
+    fn next_in_turn(&self, n: u32) -> u64 {
+        let mut turns = self.turns.borrow_mut();
+        let turn = turns.entry(n).or_insert(0);
+        *turn += 1;
+        *turn
+    }
 }
 
 impl World {
@@ -72,6 +82,7 @@ impl World {
             vms: (0..4).map(|n| Vm::new("envoy", Epoch(101 + n), n)).collect(),
             states: BTreeMap::new(),
             pages: [Pages::new(), Pages::new()],
+            turns: [RefCell::default(), RefCell::default()],
             now: Timestamp(1000),
             flows: BTreeMap::new(),
             question: None,
@@ -259,7 +270,7 @@ impl World {
     ) -> String {
         let running = self.flows.get_mut(name).unwrap_or_else(|| panic!("no request {name}"));
         let pages = &self.pages[running.vm / 2];
-        let seen = Seen { headers: &running.headers.clone(), pages };
+        let seen = Seen { headers: &running.headers.clone(), pages, turns: &self.turns[running.vm / 2] };
         let mut env = Env { config: &self.config, vm: &mut self.vms[running.vm], now: self.now };
         let mut out = Vec::new();
         let next = input(&mut running.flow, &mut env, &seen, &mut out);

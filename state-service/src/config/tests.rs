@@ -52,10 +52,10 @@ fn every_fault_is_told_at_once_with_its_path() {
             "listen": "0.0.0.0",
         }),
         &expect![[r#"
-            pools[0].policy: "fastest" is none of least_loaded, session_hash
+            pools[0].policy: "fastest" is none of least_loaded, session_hash, round_robin, random, power_of_two, device_aware
             pools[0].affinity: "soft" is none of hard, off
             pools[0].ttl_s: 0 is not in 1..=31536000
-            pools[1].ttl: unknown field (allowed: name, policy, affinity, ttl_s)
+            pools[1].ttl: unknown field (allowed: name, policy, affinity, ttl_s, device_ratio)
             pools[1].name: a is listed twice (allowed: each name once)
             pools[2].name: is missing (allowed: a pool name)
             pools[2].ttl_s: 31536001 is not in 1..=31536000

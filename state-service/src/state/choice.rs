@@ -8,14 +8,26 @@ use super::limits::{ALTERNATES_MAX, ALTERNATES_WINDOW};
 use super::workers::Worker;
 use routing::contract::{Policy, PoolInfo, WorkerState};
 use routing::id::{PoolName, SessionId, WorkerId};
-use routing::policy::{Candidate, choose, least_loaded, rendezvous};
+use routing::policy::{Candidate, Chance, Rules, choose, least_loaded, rendezvous};
 
 impl State {
     /// Hash of the worker that the pool's policy chooses; `None` when nobody may be chosen.
-    pub(super) fn choose(&self, pool: &PoolInfo, session: Option<SessionId>, draw: u64) -> Option<u64> {
+    pub(super) fn choose(&mut self, pool: &PoolInfo, session: Option<SessionId>, draw: u64) -> Option<u64> {
         let candidates = self.candidates(&pool.name);
-        let chosen = choose(pool.policy, &candidates, session, draw)?;
+        let rules = Rules { policy: pool.policy, device_ratio: pool.device_ratio };
+        let cursor = match pool.policy {
+            Policy::RoundRobin => self.next_in_turn(&pool.name),
+            _ => 0,
+        };
+        let chosen = choose(rules, &candidates, session, Chance { draw, cursor })?;
         candidates.get(chosen).map(|candidate| candidate.worker_hash)
+    }
+
+    /// Position of the pool's round robin. Pools are bounded, so this is.
+    fn next_in_turn(&mut self, pool: &PoolName) -> u64 {
+        let turn = self.turns.entry(pool.clone()).or_insert(0);
+        *turn = turn.wrapping_add(1);
+        *turn
     }
 
     /// Workers that take new sessions; suspect ones only when there is no other. By id.
@@ -61,7 +73,7 @@ impl State {
 
 fn candidate(worker: &Worker) -> Candidate {
     let load = worker.load.reported.saturating_add(worker.load.reserved);
-    Candidate { worker_hash: worker.hash, weight: worker.spec.weight, load }
+    Candidate { worker_hash: worker.hash, weight: worker.spec.weight, load, device: worker.spec.device }
 }
 
 /// Rendezvous over a thousand workers would take longer than the whole route; any few of them do as alternates.
@@ -75,8 +87,5 @@ fn narrow(candidates: &mut Vec<Candidate>, session: Option<SessionId>) {
 /// Whether sessions of this pool are kept here.
 pub(super) fn pins(pool: &PoolInfo) -> bool {
     use routing::contract::Affinity;
-    match (pool.affinity, pool.policy) {
-        (Affinity::Off, _) | (Affinity::Hard, Policy::SessionHash) => false,
-        (Affinity::Hard, Policy::LeastLoaded) => true,
-    }
+    pool.affinity != Affinity::Off && pool.policy != Policy::SessionHash
 }

@@ -45,6 +45,7 @@ pub struct State {
     config: StateConfig,
     counters: Counters,
     pools: BTreeMap<PoolName, PoolInfo>,
+    turns: BTreeMap<PoolName, u64>,
     workers: Workers,
     /// Version of what xDS serves.
     xds: u64,
@@ -132,6 +133,7 @@ impl State {
             config,
             counters: Counters::default(),
             pools,
+            turns: BTreeMap::new(),
             workers: Workers::default(),
             // Versions start at 1: 0 is what a caller has that has nothing.
             xds: 1,

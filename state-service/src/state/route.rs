@@ -292,6 +292,10 @@ fn own(session: &mut Session, owner: Owner, version: Version) -> bool {
 const fn policy_word(policy: Policy) -> &'static str {
     match policy {
         Policy::LeastLoaded => "least_loaded",
+        Policy::RoundRobin => "round_robin",
+        Policy::Random => "random",
+        Policy::PowerOfTwo => "power_of_two",
+        Policy::DeviceAware => "device_aware",
         Policy::SessionHash => "session_hash",
     }
 }

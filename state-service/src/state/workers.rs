@@ -153,6 +153,7 @@ impl Worker {
             pool: self.spec.pool.clone(),
             engine: self.spec.engine,
             weight: self.spec.weight,
+            device: self.spec.device,
             endpoints: self.endpoints.iter().map(Endpoint::info).collect(),
         }
     }

@@ -3,6 +3,7 @@
 use super::world::{World, route_request, session, worker_id};
 use crate::config::{OtherPools, ServiceConfig};
 use crate::state::{Limits, StateConfig};
+use routing::contract::Device;
 use routing::contract::{Affinity, Outcome, Policy, PoolInfo};
 use routing::hash::{hashed_rank, worker_hash};
 use routing::policy::{Candidate, mix, rendezvous};
@@ -78,8 +79,12 @@ fn a_session_hash_pool_answers_what_every_filter_computes() {
         let name = format!("s{i}");
         let reply = world.route(route_request(&name, i, "A"), i);
         let ids = ["w1", "w2", "w3"].map(worker_id);
-        let candidates =
-            ids.clone().map(|id| Candidate { worker_hash: worker_hash(&id), weight: 1, load: 0 });
+        let candidates = ids.clone().map(|id| Candidate {
+            worker_hash: worker_hash(&id),
+            weight: 1,
+            load: 0,
+            device: Device::Accelerator,
+        });
         let chosen = rendezvous(&candidates, session(&name).id).unwrap();
         let target = reply.target.unwrap();
         assert_eq!(reply.outcome, Outcome::Unpinned);
