@@ -3,6 +3,7 @@
 use std::io::Write as _;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::{ArgAction, Parser};
@@ -82,13 +83,23 @@ impl Arguments {
     }
 }
 
-fn main() -> anyhow::Result<()> {
-    let arguments = Arguments::parse();
+fn main() -> ExitCode {
+    match start(&Arguments::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            // One line with its causes, never a backtrace: a taken port is no defect. Standard error may be gone.
+            let _ = writeln!(std::io::stderr(), "fake-engine: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn start(arguments: &Arguments) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(arguments.threads as usize)
         .enable_all()
         .build()?;
-    runtime.block_on(run(&arguments))
+    runtime.block_on(run(arguments))
 }
 
 async fn run(arguments: &Arguments) -> anyhow::Result<()> {
