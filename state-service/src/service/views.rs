@@ -126,8 +126,8 @@ impl Service {
 
     fn render_state(&self, text: &mut Text) {
         let state = self.lock();
-        for (name, count) in state.counters().iter() {
-            text.single(&format!("rankpin_{name}_total"), "counter", "See the state's counters.", count);
+        for (name, help, count) in state.counters().described() {
+            text.single(&format!("rankpin_{name}_total"), "counter", help, count);
         }
         let sizes = state.sizes();
         for (name, size) in [

@@ -1,17 +1,22 @@
 //! What the state counts: one named number for every decision, and for everything ignored, evicted or dropped.
 
 macro_rules! counters {
-    ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
+    ($($(#[doc = $doc:literal])+ $name:ident),* $(,)?) => {
         /// Counts since this life of the service began.
         #[derive(Clone, Debug, Default, PartialEq, Eq)]
         pub struct Counters {
-            $($(#[$doc])* pub $name: u64,)*
+            $($(#[doc = $doc])+ pub $name: u64,)*
         }
 
         impl Counters {
             /// Every counter with its name, in a fixed order: for metrics.
             pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
-                [$((stringify!($name), self.$name)),*].into_iter()
+                self.described().map(|(name, _, count)| (name, count))
+            }
+
+            /// The same with what each one counts, in its own words, between name and count.
+            pub fn described(&self) -> impl Iterator<Item = (&'static str, &'static str, u64)> {
+                [$((stringify!($name), concat!($($doc),+).trim_ascii_start(), self.$name)),*].into_iter()
             }
         }
     };

@@ -116,6 +116,7 @@ async fn metrics_count_requests_and_decisions() {
     assert!(metrics.header("content-type").starts_with("text/plain"));
     let text = metrics.text();
     for line in [
+        "# HELP rankpin_route_held_total Routes answered with a fresh hold.",
         "rankpin_route_held_total 1",
         "rankpin_holds 1",
         "rankpin_workers{state=\"joining\"} 1",
@@ -129,6 +130,13 @@ async fn metrics_count_requests_and_decisions() {
     names.sort_unstable();
     names.dedup();
     assert_eq!(names.len(), families, "a family is written twice");
+    let counts = |line: &&str| line.starts_with("# HELP ") && line.contains("_total ");
+    let mut helps: Vec<&str> = text.lines().filter(counts).filter_map(|l| l.splitn(4, ' ').nth(3)).collect();
+    assert!(helps.iter().all(|help| help.len() > 5 && !help.starts_with(' ')), "{helps:?}");
+    let all = helps.len();
+    helps.sort_unstable();
+    helps.dedup();
+    assert_eq!(helps.len(), all, "two counters say the same of themselves");
 }
 
 #[tokio::test]
