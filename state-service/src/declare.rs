@@ -9,6 +9,7 @@ mod json;
 #[cfg(test)]
 mod tests;
 
+use address::ADDRESS_ALLOWED;
 pub use address::{Address, AddressError, Host};
 pub(crate) use fields::Fields;
 pub use fields::{Fault, Faults};
@@ -20,6 +21,8 @@ use routing::id::{PoolName, WorkerId};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 
+/// What an id or a pool's name is made of.
+pub(crate) const NAME_ALLOWED: &str = "1..=63 bytes of letters, digits, '-', '_', '.'";
 /// Pool of a worker that names none.
 pub const POOL_DEFAULT: &str = "default";
 /// Most endpoints of one worker.
@@ -115,7 +118,8 @@ pub fn parse(body: &[u8], id: Option<&str>) -> Result<WorkerSpec, Faults> {
 pub(crate) fn worker(value: &Value, path: &str, id: Option<&str>, faults: &mut Faults) -> Option<WorkerSpec> {
     let mut fields = Fields::open(path, value, faults)?;
     let id = worker_id(&mut fields, id, faults);
-    let pool = fields.parsed(faults, "pool", PoolName::parse).or_else(|| PoolName::parse(POOL_DEFAULT).ok());
+    let pool = fields.parsed(faults, "pool", NAME_ALLOWED, PoolName::parse);
+    let pool = pool.or_else(|| PoolName::parse(POOL_DEFAULT).ok());
     let models = fields.texts(faults, "models", TEXTS_MAX, TEXT_BYTES_MAX);
     let engine = fields.choice(faults, "engine", json::ENGINES);
     let endpoints = endpoints(&mut fields, engine, faults);
@@ -133,16 +137,14 @@ fn worker_id(fields: &mut Fields<'_>, path_id: Option<&str>, faults: &mut Faults
     if let (Some(stated), Some(path_id)) = (stated, path_id)
         && stated != path_id
     {
-        faults.add(&at, format!("{stated:?} is not {path_id:?}, the id in the path"), path_id);
+        faults.add(&at, format!("{stated:?} is not the id in the path"), path_id);
     }
     match path_id.or(stated) {
         None => {
-            faults.add(&at, "is missing".to_owned(), "1..=63 bytes of letters, digits, '-', '_', '.'");
+            faults.add(&at, "is missing".to_owned(), NAME_ALLOWED);
             None
         }
-        Some(text) => WorkerId::parse(text)
-            .map_err(|e| faults.add(&at, e.to_string(), "1..=63 bytes of letters, digits, '-', '_', '.'"))
-            .ok(),
+        Some(text) => WorkerId::parse(text).map_err(|e| faults.add(&at, e.to_string(), NAME_ALLOWED)).ok(),
     }
 }
 
@@ -164,7 +166,7 @@ fn endpoints(fields: &mut Fields<'_>, engine: Engine, faults: &mut Faults) -> Ve
 
 fn endpoint(value: &Value, path: &str, engine: Engine, faults: &mut Faults) -> Option<EndpointSpec> {
     let mut fields = Fields::open(path, value, faults)?;
-    let address = fields.required(faults, "address", "host:port", Address::parse);
+    let address = fields.required(faults, "address", ADDRESS_ALLOWED, Address::parse);
     let rank_numbering = numbering(&mut fields, engine, faults);
     let dp_start = fields.number(faults, "dp_start", 0..=DP_START_MAX, 0);
     let dp_size = fields.number(faults, "dp_size", 1..=RANKS_MAX, 1);
@@ -234,6 +236,6 @@ fn check_ranks(at: &str, endpoints: &[EndpointSpec], faults: &mut Faults) {
     }
     let total: u32 = endpoints.iter().map(|e| e.dp_size).sum();
     if total > RANKS_MAX {
-        faults.add(at, format!("{total} ranks in all are more than {RANKS_MAX}"), "1..=1024 ranks a worker");
+        faults.add(at, format!("{total} ranks in all are too many"), "1..=1024 ranks a worker");
     }
 }

@@ -52,15 +52,15 @@ fn every_fault_is_told_at_once_with_its_path() {
             "listen": "0.0.0.0",
         }),
         &expect![[r#"
-            pools[0].policy: "fastest" is none of least_loaded, session_hash, round_robin, random, power_of_two, device_aware
-            pools[0].affinity: "soft" is none of hard, off
-            pools[0].ttl_s: 0 is not in 1..=31536000
+            pools[0].policy: "fastest" is not known (allowed: least_loaded, session_hash, round_robin, random, power_of_two, device_aware)
+            pools[0].affinity: "soft" is not known (allowed: hard, off)
+            pools[0].ttl_s: 0 is out of range (allowed: a whole number in 1..=31536000)
             pools[1].ttl: unknown field (allowed: name, policy, affinity, ttl_s, device_ratio)
             pools[1].name: a is listed twice (allowed: each name once)
             pools[2].name: is missing (allowed: a pool name)
-            pools[2].ttl_s: 31536001 is not in 1..=31536000
+            pools[2].ttl_s: 31536001 is out of range (allowed: a whole number in 1..=31536000)
             workers[0].pool: pool default is not listed (allowed: a)
-            workers[1].endpoints[0].address: "a" has no port: host:port is wanted, IPv6 in brackets
+            workers[1].endpoints[0].address: "a" has no port (allowed: host:port, or [IPv6]:port)
             workers[1].id: w1 is listed twice (allowed: each id once)
             workers[2].id: is missing (allowed: 1..=63 bytes of letters, digits, '-', '_', '.')
             workers[2].endpoints: has 0 entries (allowed: 1..=64 entries)
@@ -71,6 +71,6 @@ fn every_fault_is_told_at_once_with_its_path() {
 #[test]
 fn a_file_without_pools_is_refused() {
     refused(&json!({}), &expect!["pools: has 0 entries (allowed: 1..=256 entries)"]);
-    refused(&json!([]), &expect!["(document): a list is not an object (allowed: a JSON object)"]);
+    refused(&json!([]), &expect!["(document): is a list (allowed: a JSON object)"]);
     assert!(parse(b"pools: []").unwrap_err().to_string().contains("is not JSON"));
 }

@@ -6,6 +6,9 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 /// Longest host name in bytes (RFC 1035).
 const HOST_BYTES_MAX: usize = 253;
 
+/// What an address looks like, for whoever wrote something else.
+pub(super) const ADDRESS_ALLOWED: &str = "host:port, or [IPv6]:port";
+
 /// Where an endpoint is dialled.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Address {
@@ -27,14 +30,20 @@ pub enum Host {
 /// Why an address was refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AddressError {
+    /// A URL.
+    #[error("begins with a scheme, which does not belong there")]
+    Scheme,
+    /// Something after the port, or a slash elsewhere.
+    #[error("has a path, which does not belong there")]
+    Path,
     /// No `:port`.
-    #[error("has no port: host:port is wanted, IPv6 in brackets")]
+    #[error("has no port")]
     NoPort,
     /// The port is no number in 1..=65535.
-    #[error("has a port that is not in 1..=65535")]
+    #[error("has a port that is no number in 1..=65535")]
     Port,
     /// Bare IPv6, or brackets around something else.
-    #[error("is not an IPv6 address in brackets with a port")]
+    #[error("has a colon too many, or brackets around something that is no IPv6 address")]
     Brackets,
     /// No host name either.
     #[error("has a host that is neither an IP address nor a host name")]
@@ -47,6 +56,12 @@ impl Address {
     /// # Errors
     /// [`AddressError`] says which part is wrong.
     pub fn parse(text: &str) -> Result<Self, AddressError> {
+        if text.contains("://") {
+            return Err(AddressError::Scheme);
+        }
+        if text.contains('/') {
+            return Err(AddressError::Path);
+        }
         let (host, port) = text.rsplit_once(':').ok_or(AddressError::NoPort)?;
         let host = parse_host(host)?;
         let digits = !port.is_empty() && port.bytes().all(|b| b.is_ascii_digit());

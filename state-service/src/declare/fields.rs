@@ -9,6 +9,8 @@ use std::ops::RangeInclusive;
 
 /// Most faults kept of one document; one more line says that there were others.
 const FAULTS_MAX: usize = 64;
+/// Characters shown of an offending text.
+const SHOWN_MAX: usize = 80;
 
 /// One thing wrong with a document.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,15 +19,14 @@ pub struct Fault {
     pub path: String,
     /// What is wrong, with the offending value.
     pub problem: String,
-    /// What would be right.
+    /// What would be right; says nothing that `problem` says.
     pub allowed: String,
 }
 
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let path = if self.path.is_empty() { "(document)" } else { &self.path };
-        write!(f, "{path}: {}", self.problem)?;
-        if self.problem.ends_with(&self.allowed) { Ok(()) } else { write!(f, " (allowed: {})", self.allowed) }
+        write!(f, "{path}: {} (allowed: {})", self.problem, self.allowed)
     }
 }
 
@@ -88,7 +89,7 @@ pub(crate) struct Fields<'a> {
 impl<'a> Fields<'a> {
     pub(crate) fn open(path: &str, value: &'a Value, faults: &mut Faults) -> Option<Self> {
         let Value::Object(map) = value else {
-            faults.add(path, format!("{} is not an object", kind(value)), "a JSON object");
+            faults.add(path, is_a(value), "a JSON object");
             return None;
         };
         Some(Self { path: path.to_owned(), map, known: Vec::new() })
@@ -109,7 +110,7 @@ impl<'a> Fields<'a> {
         let value = self.take(name)?;
         let text = value.as_str();
         if text.is_none() {
-            faults.add(&self.at(name), format!("{} is not a text", kind(value)), "a text");
+            faults.add(&self.at(name), is_a(value), "a string");
         }
         text
     }
@@ -128,10 +129,11 @@ impl<'a> Fields<'a> {
         &mut self,
         faults: &mut Faults,
         name: &'static str,
+        allowed: &str,
         parse: impl Fn(&str) -> Result<T, E>,
     ) -> Option<T> {
         let text = self.text(faults, name)?;
-        parse(text).map_err(|e| faults.add(&self.at(name), format!("{text:?} {e}"), &e.to_string())).ok()
+        parse(text).map_err(|e| faults.add(&self.at(name), format!("{} {e}", shown(text)), allowed)).ok()
     }
 
     pub(crate) fn required<T, E: fmt::Display>(
@@ -144,7 +146,7 @@ impl<'a> Fields<'a> {
         if self.map.get(name).is_none_or(Value::is_null) {
             faults.add(&self.at(name), "is missing".to_owned(), allowed);
         }
-        self.parsed(faults, name, parse)
+        self.parsed(faults, name, allowed, parse)
     }
 
     pub(crate) fn number(
@@ -157,8 +159,9 @@ impl<'a> Fields<'a> {
         let Some(value) = self.take(name) else { return default };
         let number = value.as_u64().and_then(|n| u32::try_from(n).ok()).filter(|n| range.contains(n));
         number.unwrap_or_else(|| {
-            let allowed = format!("{}..={}", range.start(), range.end());
-            faults.add(&self.at(name), format!("{value} is not in {allowed}"), &allowed);
+            let quotes = if value.is_string() { ", without quotes" } else { "" };
+            let allowed = format!("a whole number in {}..={}{quotes}", range.start(), range.end());
+            faults.add(&self.at(name), no_number(value), &allowed);
             default
         })
     }
@@ -184,7 +187,10 @@ impl<'a> Fields<'a> {
         found.map_or_else(
             || {
                 let allowed = words.iter().map(|(word, _)| *word).collect::<Vec<_>>().join(", ");
-                faults.add(&self.at(name), format!("{value} is none of {allowed}"), &allowed);
+                let problem = value
+                    .as_str()
+                    .map_or_else(|| is_a(value), |word| format!("{} is not known", shown(word)));
+                faults.add(&self.at(name), problem, &allowed);
                 default
             },
             |(_, word)| *word,
@@ -202,7 +208,7 @@ impl<'a> Fields<'a> {
             None => &[],
             Some(Value::Array(values)) => values.as_slice(),
             Some(other) => {
-                faults.add(&self.at(name), format!("{} is not a list", kind(other)), "a list");
+                faults.add(&self.at(name), is_a(other), "a list");
                 return &[];
             }
         };
@@ -227,7 +233,7 @@ impl<'a> Fields<'a> {
             match value.as_str() {
                 Some(text) if check_length(&path, text, bytes_max, faults) => texts.push(text.to_owned()),
                 Some(_) => {}
-                None => faults.add(&path, format!("{} is not a text", kind(value)), "a text"),
+                None => faults.add(&path, is_a(value), "a string"),
             }
         }
         texts
@@ -254,7 +260,7 @@ impl<'a> Fields<'a> {
                     labels.insert(key.clone(), text.to_owned());
                 }
                 Some(_) => {}
-                None => faults.add(&path, format!("{} is not a text", kind(value)), "a text"),
+                None => faults.add(&path, is_a(value), "a string"),
             }
         }
         labels
@@ -276,13 +282,31 @@ fn check_length(path: &str, text: &str, max: usize, faults: &mut Faults) -> bool
     good
 }
 
-fn kind(value: &Value) -> &'static str {
+/// What is wrong with a value that is no number in its range.
+fn no_number(value: &Value) -> String {
     match value {
-        Value::Null => "null",
-        Value::Bool(_) => "a boolean",
-        Value::Number(_) => "a number",
-        Value::String(_) => "a text",
-        Value::Array(_) => "a list",
-        Value::Object(_) => "an object",
+        Value::Number(n) if n.is_f64() => format!("{n} is not whole"),
+        Value::Number(n) => format!("{n} is out of range"),
+        other => is_a(other),
+    }
+}
+
+/// `is a list`: the type alone, for a value of the wrong one; of a string also its beginning.
+fn is_a(value: &Value) -> String {
+    match value {
+        Value::Null => "is null".to_owned(),
+        Value::Bool(_) => "is a boolean".to_owned(),
+        Value::Number(_) => "is a number".to_owned(),
+        Value::String(text) => format!("{} is a string", shown(text)),
+        Value::Array(_) => "is a list".to_owned(),
+        Value::Object(_) => "is an object".to_owned(),
+    }
+}
+
+/// An offending text in quotes, at most [`SHOWN_MAX`] characters of it.
+fn shown(text: &str) -> String {
+    match text.char_indices().nth(SHOWN_MAX).and_then(|(end, _)| text.get(..end)) {
+        Some(beginning) => format!("{beginning:?}…"),
+        None => format!("{text:?}"),
     }
 }

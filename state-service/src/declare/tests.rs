@@ -69,22 +69,22 @@ fn every_fault_is_told_at_once_with_its_path() {
             "colour": "blue",
         }),
         &expect![[r#"
-            id: "w2" is not "w1", the id in the path (allowed: w1)
-            pool: "a b" may hold only ASCII letters, digits, '-', '_' and '.', found ' '
+            id: "w2" is not the id in the path (allowed: w1)
+            pool: "a b" may hold only ASCII letters, digits, '-', '_' and '.', found ' ' (allowed: 1..=63 bytes of letters, digits, '-', '_', '.')
             models[0]: is 0 bytes long (allowed: 1..=256 bytes)
-            models[1]: a number is not a text
-            engine: "ollama" is none of vllm, sglang, trtllm, custom
-            endpoints[0].address: "10.0.0.1" has no port: host:port is wanted, IPv6 in brackets
-            endpoints[0].dp_size: 0 is not in 1..=1024
+            models[1]: is a number (allowed: a string)
+            engine: "ollama" is not known (allowed: vllm, sglang, trtllm, custom)
+            endpoints[0].address: "10.0.0.1" has no port (allowed: host:port, or [IPv6]:port)
+            endpoints[0].dp_size: 0 is out of range (allowed: a whole number in 1..=1024)
             endpoints[0].rank: unknown field (allowed: address, rank_numbering, dp_start, dp_size, tls)
-            endpoints[1].address: is missing (allowed: host:port)
-            endpoints[1].rank_numbering: "both" is none of global, local, none
-            endpoints[1].dp_start: -1 is not in 0..=1048576
-            endpoints[1].tls: a list is not an object (allowed: a JSON object)
-            endpoints[2]: a number is not an object (allowed: a JSON object)
-            weight: 0 is not in 1..=1000
-            device: 1 is none of accelerator, cpu
-            labels.a: a number is not a text
+            endpoints[1].address: is missing (allowed: host:port, or [IPv6]:port)
+            endpoints[1].rank_numbering: "both" is not known (allowed: global, local, none)
+            endpoints[1].dp_start: -1 is out of range (allowed: a whole number in 0..=1048576)
+            endpoints[1].tls: is a list (allowed: a JSON object)
+            endpoints[2]: is a number (allowed: a JSON object)
+            weight: 0 is out of range (allowed: a whole number in 1..=1000)
+            device: is a number (allowed: accelerator, cpu)
+            labels.a: is a number (allowed: a string)
             colour: unknown field (allowed: id, pool, models, engine, endpoints, weight, device, phase, labels)"#]],
     );
 }
@@ -151,7 +151,7 @@ fn sizes_are_bounded() {
     let wide = |i: u32| json!({ "address": format!("a{i}:1"), "dp_start": i * 600, "dp_size": 600 });
     refused(
         &json!({ "endpoints": [wide(0), wide(1)] }),
-        &expect!["endpoints: 1200 ranks in all are more than 1024 (allowed: 1..=1024 ranks a worker)"],
+        &expect!["endpoints: 1200 ranks in all are too many (allowed: 1..=1024 ranks a worker)"],
     );
     let noisy: serde_json::Map<String, Value> =
         (0..200).map(|i| (format!("x{i}"), Value::Bool(true))).collect();
@@ -167,13 +167,13 @@ fn ids_come_from_the_path_or_the_body() {
     expect!["id: is missing (allowed: 1..=63 bytes of letters, digits, '-', '_', '.')"]
         .assert_eq(&faults(br#"{"endpoints":[{"address":"a:1"}]}"#, None));
     expect![[r#"
-        id: "w1" is not "w 1", the id in the path (allowed: w 1)
+        id: "w1" is not the id in the path (allowed: w 1)
         id: may hold only ASCII letters, digits, '-', '_' and '.', found ' ' (allowed: 1..=63 bytes of letters, digits, '-', '_', '.')"#]].assert_eq(&faults(body, Some("w 1")));
     expect![
         "(document): is not JSON: EOF while parsing an object at line 1 column 1 (allowed: a JSON object)"
     ]
     .assert_eq(&faults(b"{", None));
-    expect!["(document): a list is not an object (allowed: a JSON object)"].assert_eq(&faults(b"[]", None));
+    expect!["(document): is a list (allowed: a JSON object)"].assert_eq(&faults(b"[]", None));
 }
 
 #[test]

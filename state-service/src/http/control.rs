@@ -62,7 +62,7 @@ pub async fn patch(
     ControlBody(body): ControlBody,
 ) -> Result<Response, Problem> {
     let changes: Value = decode(&body)?;
-    let mut declared = service.declaration(&worker_id(&id)?)?;
+    let mut declared = service.declaration(&worker_to_change(&id)?)?;
     merge(&mut declared, changes);
     let spec = declare::parse(declared.to_string().as_bytes(), Some(&id))
         .map_err(|faults| invalid_worker(&faults))?;
@@ -74,7 +74,7 @@ pub async fn remove(
     State(service): State<Arc<Service>>,
     Path(id): Path<String>,
 ) -> Result<StatusCode, Problem> {
-    service.remove(worker_id(&id)?).await?;
+    service.remove(worker_to_change(&id)?).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -92,7 +92,7 @@ pub async fn drain(
     Path(id): Path<String>,
     ControlBody(body): ControlBody,
 ) -> Result<Response, Problem> {
-    let id = worker_id(&id)?;
+    let id = worker_to_change(&id)?;
     let drain = if body.is_empty() { Drain::default() } else { decode(&body)? };
     if drain.resume {
         service.resume(id.clone()).await?;
@@ -116,7 +116,7 @@ pub async fn release(
     State(service): State<Arc<Service>>,
     Path(hash): Path<String>,
 ) -> Result<StatusCode, Problem> {
-    service.release(session_id(&hash)?)?;
+    service.release(session_id(&hash).map_err(Problem::nothing_changed)?)?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -139,7 +139,7 @@ fn deadline(drain: &Drain) -> Result<Option<Millis>, Problem> {
             let allowed = format!("0..={DRAIN_S_MAX} seconds");
             let fault =
                 Fault { path: "deadline_s".to_owned(), problem: format!("{seconds} is too long"), allowed };
-            Err(invalid("drain_invalid", "The drain is not valid", vec![fault]))
+            Err(invalid("drain_invalid", "The drain is not valid", vec![fault]).nothing_changed())
         }
         seconds => Ok(seconds.map(Millis::from_secs)),
     }
@@ -147,6 +147,10 @@ fn deadline(drain: &Drain) -> Result<Option<Millis>, Problem> {
 
 fn worker_id(text: &str) -> Result<WorkerId, Problem> {
     WorkerId::parse(text).map_err(|e| invalid_name("id", text, &e.to_string()))
+}
+
+fn worker_to_change(text: &str) -> Result<WorkerId, Problem> {
+    worker_id(text).map_err(Problem::nothing_changed)
 }
 
 fn session_id(text: &str) -> Result<SessionId, Problem> {
@@ -165,20 +169,20 @@ fn invalid_name(path: &str, text: &str, rule: &str) -> Problem {
     let fault = Fault {
         path: path.to_owned(),
         problem: format!("{shown:?} {rule}"),
-        allowed: "1..=63 bytes of letters, digits, '-', '_', '.'".to_owned(),
+        allowed: declare::NAME_ALLOWED.to_owned(),
     };
     invalid("name_invalid", "The name is not valid", vec![fault])
 }
 
 fn invalid_worker(faults: &Faults) -> Problem {
     let errors = faults.list.iter().cloned().map(Fault::from).collect();
-    invalid("worker_invalid", "The worker is not valid", errors)
+    invalid("worker_invalid", "The worker is not valid", errors).nothing_changed()
 }
 
 fn invalid(code: &'static str, title: &'static str, errors: Vec<Fault>) -> Problem {
     let detail = match errors.len() {
-        1 => "1 fault; nothing was changed".to_owned(),
-        n => format!("{n} faults; nothing was changed"),
+        1 => "1 fault".to_owned(),
+        n => format!("{n} faults"),
     };
     Problem::new(StatusCode::BAD_REQUEST, code, title, detail).with_errors(errors)
 }

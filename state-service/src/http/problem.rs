@@ -57,6 +57,13 @@ impl Problem {
         self
     }
 
+    /// Says that a change which was asked for did not happen, not even in part.
+    #[must_use]
+    pub fn nothing_changed(mut self) -> Self {
+        self.detail.push_str("; nothing was changed");
+        self
+    }
+
     /// Tells the client when to come again, in seconds.
     #[must_use]
     pub fn retry_after(mut self, seconds: u32) -> Self {
@@ -129,7 +136,7 @@ impl From<crate::declare::Fault> for Fault {
 impl From<&StateError> for Problem {
     fn from(error: &StateError) -> Self {
         let status = StatusCode::from_u16(error.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        Self::new(status, error.code(), "The state refuses", error.to_string())
+        Self::new(status, error.code(), error.title(), error.to_string())
     }
 }
 

@@ -225,6 +225,22 @@ impl StateError {
         }
     }
 
+    /// The same in words, for people; the sentence of [`fmt::Display`](std::fmt::Display) names what it is about.
+    #[must_use]
+    pub const fn title(&self) -> &'static str {
+        match self {
+            Self::UnknownWorker { .. } => "No such worker",
+            Self::UnknownEndpoint { .. } => "No such endpoint",
+            Self::UnknownPool { .. } => "No such pool",
+            Self::TooManyWorkers { .. } => "Too many workers",
+            Self::TooManyPools { .. } => "Too many pools",
+            Self::AddressTaken { .. } => "The address is taken",
+            Self::ClusterTaken { .. } => "The cluster name is taken",
+            Self::HashTaken { .. } => "The id cannot be told from another",
+            Self::UnknownSession { .. } => "No such session",
+        }
+    }
+
     /// HTTP status that fits: 404 for what is not there, 409 for what collides, 507 for what is full.
     #[must_use]
     pub const fn status(&self) -> u16 {

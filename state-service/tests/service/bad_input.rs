@@ -51,8 +51,8 @@ fn faulty_bodies() -> Vec<Case> {
             &json!({"endpoints": [{"address": "10.0.0.9:8000", "dp_size": 0}], "weight": 1001, "colour": "red"}),
             400,
             invalid(&[
-                ("endpoints[0].dp_size", "0 is not in 1..=1024", "1..=1024"),
-                ("weight", "1001 is not in 1..=1000", "1..=1000"),
+                ("endpoints[0].dp_size", "0 is out of range", "a whole number in 1..=1024"),
+                ("weight", "1001 is out of range", "a whole number in 1..=1000"),
                 (
                     "colour",
                     "unknown field",
@@ -65,7 +65,21 @@ fn faulty_bodies() -> Vec<Case> {
             PUT_NEW,
             &json!({"id": "other", "endpoints": [{"address": "10.0.0.9:8000"}]}),
             400,
-            invalid(&[("id", "\"other\" is not \"new\", the id in the path", "new")]),
+            invalid(&[("id", "\"other\" is not the id in the path", "new")]),
+        ),
+        case(
+            "a number in quotes and a URL",
+            PUT_NEW,
+            &json!({"endpoints": [{"address": "http://127.0.0.1:8000", "dp_size": "4"}]}),
+            400,
+            invalid(&[
+                (
+                    "endpoints[0].address",
+                    "\"http://127.0.0.1:8000\" begins with a scheme, which does not belong there",
+                    "host:port, or [IPv6]:port",
+                ),
+                ("endpoints[0].dp_size", "\"4\" is a string", "a whole number in 1..=1024, without quotes"),
+            ]),
         ),
         case(
             "overlapping ranks on one address",
@@ -100,7 +114,7 @@ fn collisions() -> Vec<Case> {
             409,
             problem(
                 "address_taken",
-                "The state refuses",
+                "The address is taken",
                 409,
                 "address 127.0.0.1:8001 belongs to worker old",
             ),
@@ -122,7 +136,7 @@ fn collisions() -> Vec<Case> {
             (Method::DELETE, "/v1/workers/none"),
             &"",
             404,
-            problem("unknown_worker", "The state refuses", 404, "worker none is not declared"),
+            problem("unknown_worker", "No such worker", 404, "worker none is not declared"),
         ),
     ]
 }
@@ -146,7 +160,7 @@ fn wrong_questions() -> Vec<Case> {
             (Method::PATCH, "/v1/workers/old"),
             &r#"{"weight":0}"#,
             400,
-            invalid(&[("weight", "0 is not in 1..=1000", "1..=1000")]),
+            invalid(&[("weight", "0 is out of range", "a whole number in 1..=1000")]),
         ),
         case(
             "a method that is not there",
@@ -239,4 +253,15 @@ async fn a_session_id_that_is_none_is_refused() {
     assert_eq!((answer.status.as_u16(), answer.json()["code"].as_str()), (400, Some("session_id_invalid")));
     let unknown = api.control(Method::GET, &format!("/v1/sessions/{}", "0".repeat(32)), "").await;
     assert_eq!((unknown.status.as_u16(), unknown.json()["code"].as_str()), (404, Some("unknown_session")));
+    assert_eq!(unknown.json()["title"], "No such session");
+}
+
+#[tokio::test]
+async fn only_a_refused_change_says_that_nothing_changed() {
+    let api = Api::new();
+    for path in ["/v1/workers/a%20b", "/v1/sessions/xyz"] {
+        let detail = |method| async { api.control(method, path, "").await.json()["detail"].clone() };
+        assert_eq!(detail(Method::GET).await, "1 fault", "{path}");
+        assert_eq!(detail(Method::DELETE).await, "1 fault; nothing was changed", "{path}");
+    }
 }
