@@ -3,22 +3,24 @@
 
 mod play;
 mod show;
+mod signals;
 mod text;
 
 use std::process::ExitCode;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use clap::Parser;
 use e2e::{Client, EngineSpec, Steering, World, WorldPlan};
 use play::{Played, Route};
 use show::{Page, Way};
+use signals::Signals;
 
 /// Twenty conversations of six turns through Envoy with rankpin, without a session header, and round robin.
 #[derive(Debug, Parser)]
 #[command(name = "cargo xtask demo")]
 struct Arguments {
-    /// Leave everything running and say how to try it by hand; Ctrl-C ends it.
+    /// Leave everything running and say where, and how to try it by hand; Ctrl-C ends it.
     #[arg(long)]
     keep: bool,
     /// Show every conversation of every way.
@@ -31,10 +33,8 @@ const PACE: [&str; 4] = ["--prefill-us-per-token", "150", "--decode-us-per-token
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    let arguments = Arguments::parse();
-    match run(&arguments).await {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
+    match demo(&Arguments::parse()).await {
+        Ok(code) => code,
         Err(error) => {
             eprintln!("the demo could not run: {error:#}");
             ExitCode::FAILURE
@@ -42,29 +42,52 @@ async fn main() -> ExitCode {
     }
 }
 
-async fn run(arguments: &Arguments) -> Result<bool> {
+/// Plays until it is through or a signal comes. A signal drops the world half-way: its processes end, its folder goes.
+async fn demo(arguments: &Arguments) -> Result<ExitCode> {
     let page = Page::new();
+    let mut signals = Signals::listen()?;
+    let ran = tokio::select! {
+        biased;
+        code = signals.next() => return Ok(code),
+        ran = run(&page, arguments) => ran,
+    };
+    if let Err(error) | Ok(Ran { played: Err(error), .. }) = &ran
+        && let Some(code) = signals.soon().await
+    {
+        eprintln!("interrupted: {error:#}");
+        return Ok(code);
+    }
+    end(ran?, &page, arguments, &mut signals).await
+}
+
+/// What is left of a run; the folder stays when something went wrong.
+struct Ran {
+    world: World,
+    played: Result<bool>,
+    took: Duration,
+}
+
+async fn run(page: &Page, arguments: &Arguments) -> Result<Ran> {
     let began = Instant::now();
     page.say("starting three fake workers, the state service and Envoy with envoy/dynamic.yaml …");
     let mut world = start().await?;
-    let played = play_all(&mut world, &page, arguments).await;
-    let kept = match played {
-        Ok(kept) => kept,
-        Err(error) => {
-            world.scratch.keep();
-            return Err(error);
-        }
-    };
-    page.look(&world);
-    page.verdict(kept, began.elapsed());
-    if !kept {
+    let played = play_all(&mut world, page, arguments).await;
+    Ok(Ran { world, played, took: began.elapsed() })
+}
+
+async fn end(ran: Ran, page: &Page, arguments: &Arguments, signals: &mut Signals) -> Result<ExitCode> {
+    let Ran { mut world, played, took } = ran;
+    if !matches!(played, Ok(true)) {
         world.scratch.keep();
     }
+    let kept = played?;
+    page.verdict(kept, took);
     if arguments.keep {
+        page.look(&world);
         page.by_hand(&world);
-        tokio::signal::ctrl_c().await?;
+        signals.next().await;
     }
-    Ok(kept)
+    Ok(if kept { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// Two workers, declared; the third engine runs and nobody knows it yet.

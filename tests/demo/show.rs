@@ -65,6 +65,7 @@ impl Page {
     /// A row a conversation: where each turn ran, and how much of its prompt was found there.
     pub(crate) fn way(&self, way: Way, played: &[Played], all: bool) {
         println!("\n{}", self.bold(way.title()));
+        println!("  {}", self.dim("worker/rank cached/prompt tokens of each turn"));
         let heads = (1..=text::TURNS).map(|turn| format!("{:<14}", format!("turn {turn}")));
         println!("  {:<13}{}", "session", self.dim(&heads.collect::<String>()));
         let shown = if all { played.len() } else { SAMPLE.min(played.len()) };
@@ -78,7 +79,6 @@ impl Page {
                 self.dim(&format!("… {} more like these (--all shows them)", played.len() - shown))
             );
         }
-        println!("  {}", self.dim("worker/rank cached/prompt tokens"));
     }
 
     pub(crate) fn joined(&self, joining: &Joining) {
@@ -109,7 +109,7 @@ impl Page {
 
     pub(crate) fn look(&self, world: &World) {
         let (control, admin) = (world.service.control(), world.envoy().admin_address());
-        println!("\n{}", self.bold("while it runs (--keep leaves it running)"));
+        println!("\n{}", self.bold("while it runs"));
         for (what, url) in [
             ("OpenAI base URL", format!("http://{}/v1", world.envoy().address())),
             ("workers", format!("http://{control}/v1/workers")),
@@ -119,6 +119,8 @@ impl Page {
         ] {
             println!("  {what:<18}{url}");
         }
+        let warm = "no_worker, no_topology and rolled_back among Envoy's counters are from the start, before the first turn";
+        println!("  {}", self.dim(warm));
     }
 
     pub(crate) fn by_hand(&self, world: &World) {
@@ -132,8 +134,8 @@ impl Page {
         );
         println!("  {}", self.dim("the answer's x-engine-name and x-engine-rank say who served; repeat it and look at cached_tokens"));
         println!(
-            "  curl -s -X DELETE http://{control}/v1/workers/w1   {}",
-            self.dim("its sessions move, once")
+            "  curl -s -X DELETE http://{control}/v1/workers/NAME   {}",
+            self.dim("# NAME: that x-engine-name; repeat the first line, and the session has moved, once")
         );
         println!("\nCtrl-C ends it.");
     }
