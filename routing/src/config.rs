@@ -1,6 +1,6 @@
 //! The filter's config: parsed, not checked. JSON text becomes a [`FilterConfig`] or the list of *all* its faults.
 //!
-//! Holds only what a filter must know by itself; pools, policies and workers come from the service (see `docs/CONTRACT.md`).
+//! Holds only what a filter must know by itself; pools, policies and workers come from the service (see [`crate::contract`]).
 
 mod errors;
 mod raw;
