@@ -11,6 +11,9 @@ use crate::id::{PoolName, Rank, RankHash, WorkerId};
 use crate::policy::{Candidate, Rules};
 use crate::time::Millis;
 
+/// The pool of workers that name none, and of listeners that name none where there are several.
+const DEFAULT_POOL: &str = "default";
+
 /// A pool and its workers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pool {
@@ -132,14 +135,16 @@ impl Directory {
         }
     }
 
-    /// The configured pool, or the only one there is.
+    /// The configured pool; without one the only pool there is, or of several the one named `default`.
     #[must_use]
     pub fn pool(&self, name: Option<&PoolName>) -> Option<&Pool> {
         match name {
             Some(name) => {
                 self.pools.binary_search_by(|p| p.name.cmp(name)).ok().and_then(|at| self.pools.get(at))
             }
-            None => self.pools.first().filter(|_| self.pools.len() == 1),
+            None if self.pools.len() == 1 => self.pools.first(),
+            // A worker declared in a second pool, by a slip perhaps, must not unpin everybody.
+            None => self.pools.iter().find(|pool| pool.name.as_str() == DEFAULT_POOL),
         }
     }
 

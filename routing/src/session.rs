@@ -162,7 +162,7 @@ pub fn find(sources: &[Source], request: &impl RequestView) -> Found {
 pub fn scope(sources: &[Source], request: &impl RequestView) -> Vec<u8> {
     let mut scope = Vec::new();
     for source in sources {
-        let value = value_of(source, request).unwrap_or_default();
+        let value = value_of(source, request, |_| true).unwrap_or_default();
         let len = u32::try_from(value.len()).unwrap_or(u32::MAX);
         scope.extend_from_slice(&len.to_le_bytes());
         scope.extend_from_slice(&value);
@@ -171,33 +171,43 @@ pub fn scope(sources: &[Source], request: &impl RequestView) -> Vec<u8> {
 }
 
 fn key_of(source: &Source, request: &impl RequestView) -> Found {
-    let found = value_of(source, request).as_deref().map_or(Found::Nothing, clean);
+    let found = value_of(source, request, usable).as_deref().map_or(Found::Nothing, clean);
     match (source, found) {
         (Source::ClaudeCode, Found::Key(key)) => narrowed(key, request),
         (_, found) => found,
     }
 }
 
-fn value_of(source: &Source, request: &impl RequestView) -> Option<Vec<u8>> {
+/// The first value the source has that will do: an empty spelling never hides the next one.
+fn value_of(source: &Source, request: &impl RequestView, will_do: fn(&[u8]) -> bool) -> Option<Vec<u8>> {
+    let header = |name: &str| request.header(name).filter(|value| will_do(value));
     match source {
-        Source::Header { spellings } => spellings.iter().find_map(|name| request.header(name)),
-        Source::ClaudeCode => either_spelling(request, header::CLAUDE_SESSION),
-        Source::Cookie { name } => request.header(header::http::COOKIE).and_then(|line| cookie(&line, name)),
-        Source::Query { name } => request.header(header::http::PATH).and_then(|path| query(&path, name)),
+        Source::Header { spellings } => spellings.iter().find_map(|name| header(name)),
+        Source::ClaudeCode => either_spelling(request, header::CLAUDE_SESSION, will_do),
+        Source::Cookie { name } => {
+            request.header(header::http::COOKIE).and_then(|line| cookie(&line, name, will_do))
+        }
+        Source::Query { name } => {
+            request.header(header::http::PATH).and_then(|path| query(&path, name, will_do))
+        }
     }
 }
 
 /// The header under its name with `-`, or with `_`, which some clients make of it.
-fn either_spelling(request: &impl RequestView, name: &str) -> Option<Vec<u8>> {
-    request.header(name).or_else(|| request.header(&name.replace('-', "_")))
+fn either_spelling(request: &impl RequestView, name: &str, will_do: fn(&[u8]) -> bool) -> Option<Vec<u8>> {
+    let value = |name: &str| request.header(name).filter(|value| will_do(value));
+    value(name).or_else(|| value(&name.replace('-', "_")))
+}
+
+fn usable(raw: &[u8]) -> bool {
+    visible(raw.trim_ascii())
 }
 
 /// Separates session and agent; not visible ASCII, so no client can forge another's pair with a header, cookie or query.
 const AGENT_SEPARATOR: u8 = 0x1f;
 
 fn narrowed(Key(mut bytes): Key, request: &impl RequestView) -> Found {
-    let agent = either_spelling(request, header::CLAUDE_AGENT);
-    if let Some(agent) = agent.filter(|agent| visible(agent.trim_ascii())) {
+    if let Some(agent) = either_spelling(request, header::CLAUDE_AGENT, usable) {
         bytes.push(AGENT_SEPARATOR);
         bytes.extend_from_slice(agent.trim_ascii());
     }
@@ -216,22 +226,24 @@ fn clean(raw: &[u8]) -> Found {
     if key.len() > KEY_BYTES_MAX { Found::TooLong } else { Found::Key(Key(key.to_vec())) }
 }
 
-fn cookie(line: &[u8], name: &str) -> Option<Vec<u8>> {
+fn cookie(line: &[u8], name: &str, will_do: fn(&[u8]) -> bool) -> Option<Vec<u8>> {
     line.split(|b| *b == b';').find_map(|pair| {
         let pair = pair.trim_ascii();
         let value = pair.strip_prefix(name.as_bytes())?.strip_prefix(b"=")?;
         let unquoted = value.strip_prefix(b"\"").and_then(|v| v.strip_suffix(b"\"")).unwrap_or(value);
-        Some(unquoted.to_vec())
+        will_do(unquoted).then(|| unquoted.to_vec())
     })
 }
 
-fn query(path: &[u8], name: &str) -> Option<Vec<u8>> {
+fn query(path: &[u8], name: &str, will_do: fn(&[u8]) -> bool) -> Option<Vec<u8>> {
     let path = path.split(|b| *b == b'#').next()?;
     let query = path.splitn(2, |b| *b == b'?').nth(1)?;
     query.split(|b| *b == b'&').find_map(|pair| {
         let mut halves = pair.splitn(2, |b| *b == b'=');
         let (key, value) = (halves.next()?, halves.next().unwrap_or_default());
-        (percent_decoded(key) == name.as_bytes()).then(|| percent_decoded(value))
+        (percent_decoded(key) == name.as_bytes())
+            .then(|| percent_decoded(value))
+            .filter(|value| will_do(value))
     })
 }
 

@@ -72,6 +72,13 @@ fn a_pool_is_found_by_name_or_by_being_the_only_one() {
     topology.pools.push(pool("embed"));
     let two = Directory::new(&topology);
     assert_eq!(two.pool(None), None, "two pools and no name: none is guessed");
+    let slip = Topology { pools: vec![pool("default"), pool("defualt")], ..small_fleet() };
+    let named = Directory::new(&slip);
+    assert_eq!(
+        named.pool(None).map(|p| p.name.as_str()),
+        Some("default"),
+        "a slip in one worker unpins nobody"
+    );
     assert_eq!(two.pool(Some(&pool_name("embed"))).map(|p| p.members.len()), Some(0));
     assert_eq!(Directory::default().pool(None), None);
 }

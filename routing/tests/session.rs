@@ -302,3 +302,24 @@ fn a_key_is_not_printable() {
     assert!(!format!("{session:?}").contains("hunter2"));
     assert_eq!(session.id.prefix().len(), 8);
 }
+
+#[test]
+fn an_unusable_value_never_hides_a_usable_one() {
+    for unusable in ["", "  ", "a b", "\u{fc}"] {
+        assert_eq!(
+            by_default(&[("x-session-id", unusable), ("x_session_id", "k")]),
+            key("k"),
+            "{unusable:?}"
+        );
+        let claude = [("x-claude-code-session-id", unusable), ("x_claude_code_session_id", "k")];
+        assert_eq!(by_default(&claude), key("k"), "{unusable:?}");
+        let agents = [("x-claude-code-agent-id", unusable), ("x_claude_code_agent_id", "sub")];
+        let narrowed = by_default(&[&[("x-claude-code-session-id", "k")], &agents[..]].concat());
+        assert!(
+            !matches!(narrowed, Found::Nothing) && narrowed != key("k"),
+            "the sub-agent is a session of its own"
+        );
+    }
+    assert_eq!(cookie_of("sid=; sid=k"), key("k"));
+    assert_eq!(query_of("/v1/chat?sid=&sid=k"), key("k"));
+}

@@ -108,7 +108,7 @@ impl Service {
         let before = self.xds_rejections.fetch_add(1, Ordering::Relaxed);
         if before.is_multiple_of(NACKS_PER_LOG) {
             let reason: String = error.message.chars().take(NACK_CHARS_MAX).collect();
-            tracing::warn!(node, ?resource, %reason, "an Envoy refuses what discovery serves");
+            tracing::warn!(node, ?resource, ?reason, "an Envoy refuses what discovery serves");
         }
     }
 }
