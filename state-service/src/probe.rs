@@ -2,7 +2,10 @@
 
 use crate::service::Service;
 use routing::id::WorkerId;
+use rustix::io::Errno;
 use std::collections::BTreeMap;
+use std::error::Error;
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpStream;
@@ -97,34 +100,60 @@ fn reconcile(prober: &Arc<Prober>, tasks: &mut JoinSet<()>, running: &mut BTreeM
 impl Prober {
     async fn keep_asking(self: Arc<Self>, target: Target) {
         loop {
-            let healthy = self.ask_in_turn(&target).await;
-            self.service.probed(&target, healthy);
+            if let Some(healthy) = self.ask_in_turn(&target).await {
+                self.service.probed(&target, healthy);
+            }
             sleep(Duration::from_millis(self.service.chance.jittered(self.interval_ms).0)).await;
         }
     }
 
-    async fn ask_in_turn(&self, target: &Target) -> bool {
+    /// `None` is no verdict: the worker was never asked, because this process could not open a socket.
+    async fn ask_in_turn(&self, target: &Target) -> Option<bool> {
         // The semaphore is never closed; waiting for a place is not held against the worker.
         let _place = self.places.acquire().await;
-        timeout(PROBE_TIMEOUT, self.ask(target)).await.unwrap_or(false)
+        timeout(PROBE_TIMEOUT, self.ask(target)).await.unwrap_or(Some(false))
     }
 
-    async fn ask(&self, target: &Target) -> bool {
+    async fn ask(&self, target: &Target) -> Option<bool> {
         match target.question {
-            Question::Connect => TcpStream::connect(&target.dial).await.is_ok(),
+            Question::Connect => {
+                TcpStream::connect(&target.dial).await.map_or_else(|e| verdict(&e), |_| Some(true))
+            }
             Question::Health => self.ask_health(target).await,
         }
     }
 
-    async fn ask_health(&self, target: &Target) -> bool {
+    async fn ask_health(&self, target: &Target) -> Option<bool> {
         let url = format!("http://{}/health", target.dial);
         let request = self.client.get(url).header(reqwest::header::HOST, &target.authority);
-        let Ok(response) = request.send().await else { return false };
+        let response = match request.send().await {
+            Ok(response) => response,
+            Err(error) => return verdict(&error),
+        };
         let healthy = response.status().is_success();
         // The head decides; a body that hangs may cost the connection, not the verdict.
         let _ = timeout(PROBE_TIMEOUT / 4, drain(response)).await;
-        healthy
+        Some(healthy)
     }
+}
+
+/// What a failed attempt says of the worker: nothing, if it was our own want of descriptors.
+fn verdict(error: &(dyn Error + 'static)) -> Option<bool> {
+    let ours = [Errno::MFILE, Errno::NFILE].map(Errno::raw_os_error);
+    let is_ours = |error: &(dyn Error + 'static)| {
+        error
+            .downcast_ref::<io::Error>()
+            .and_then(io::Error::raw_os_error)
+            .is_some_and(|code| ours.contains(&code))
+    };
+    let mut cause = Some(error);
+    while let Some(error) = cause {
+        if is_ours(error) {
+            return None;
+        }
+        cause = error.source();
+    }
+    Some(false)
 }
 
 async fn drain(mut response: reqwest::Response) {
@@ -134,5 +163,22 @@ async fn drain(mut response: reqwest::Response) {
         if read > BODY_BYTES_MAX {
             return;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn our_own_want_of_descriptors_is_no_verdict() {
+        #[derive(Debug, thiserror::Error)]
+        #[error("connect")]
+        struct Wrapped(#[source] io::Error);
+        let error = |errno: Errno| Wrapped(io::Error::from_raw_os_error(errno.raw_os_error()));
+        assert_eq!(verdict(&error(Errno::MFILE)), None);
+        assert_eq!(verdict(&error(Errno::NFILE)), None);
+        assert_eq!(verdict(&error(Errno::CONNREFUSED)), Some(false));
+        assert_eq!(verdict(&io::Error::other("no answer")), Some(false));
     }
 }

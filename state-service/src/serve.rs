@@ -7,6 +7,7 @@ use crate::http::{self, listener::Bounded};
 use crate::persist::Store;
 use crate::service::{Service, Setup};
 use crate::{probe, resolve, xds_files};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::json;
 use std::future::Future;
 use std::io::{self, Write};
@@ -85,6 +86,7 @@ impl ServeError {
 /// # Errors
 /// [`ServeError`]: the service did not start.
 pub async fn run(args: &ServeArgs) -> Result<(), ServeError> {
+    take_all_descriptors();
     let mut signals = Signals::listen().map_err(|source| failed("signals", source))?;
     let service = set_up(args)?;
     let data = bind(args.data).await?;
@@ -232,5 +234,14 @@ impl Signals {
             _ = self.terminate.recv() => {}
             _ = self.interrupt.recv() => {}
         }
+    }
+}
+
+/// Each Envoy thread and each probe is a socket: the soft limit of many systems (1,024) is soon too small, the hard one is not.
+fn take_all_descriptors() {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
+    if setrlimit(Resource::Nofile, raised).is_err() {
+        tracing::warn!(limit = ?limit.current, "the limit of open files could not be raised");
     }
 }
