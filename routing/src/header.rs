@@ -89,11 +89,6 @@ pub mod gauge {
     pub const SNAPSHOT: &str = "rankpin.snapshot";
     /// Workers this Envoy may use, as last heard.
     pub const WORKERS: &str = "rankpin.workers";
-    /// In-flight of slot index `n`.
-    #[must_use]
-    pub fn in_flight(n: u32) -> String {
-        format!("rankpin.slot.{n}.in_flight")
-    }
 }
 
 /// Keys of Envoy's shared data; a fixed set, since nothing there can be deleted.

@@ -29,7 +29,6 @@ fn plan(worker: &str, rank: Option<u32>, pending: bool) -> Plan {
         pending,
         attempts: 0,
         served: None,
-        dialled: None,
     }
 }
 

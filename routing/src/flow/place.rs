@@ -7,7 +7,7 @@ use crate::config::Steering;
 use crate::contract::{Policy, Target};
 use crate::directory::{Directory, Pool, Worker};
 use crate::header;
-use crate::id::{PoolName, Rank, WorkerId};
+use crate::id::{PoolName, Rank, RankHash, WorkerId};
 use crate::page::{Certainty, HELD_BELIEVED, Record};
 use crate::policy::{self, Chance};
 use crate::session::Session;
@@ -37,8 +37,8 @@ pub(super) enum Choice {
     Unknown,
 }
 
-fn slot(at: usize, worker: &Worker, bound_rank: Option<Rank>, session: Session) -> Slot {
-    let rank = bound_rank.or_else(|| worker.hashed_rank(session.rank_hash));
+fn slot(at: usize, worker: &Worker, bound_rank: Option<Rank>, hash: RankHash) -> Slot {
+    let rank = bound_rank.or_else(|| worker.hashed_rank(hash));
     Slot { worker: worker.id.clone(), hash: worker.hash, at, rank, bound_rank }
 }
 
@@ -56,14 +56,7 @@ pub(super) fn from_record(
     });
     let Some(record) = usable else { return Choice::Unknown };
     let Some((at, worker)) = eligible(directory, pool, record) else { return Choice::Unknown };
-    // Reading a cached rank never goes through `slot`'s hash when the binding has one.
-    let slot = Slot {
-        worker: worker.id.clone(),
-        hash: worker.hash,
-        at,
-        rank: record.rank.or_else(|| worker.hashed_rank(record.rank_hash)),
-        bound_rank: record.rank,
-    };
+    let slot = slot(at, worker, record.rank, record.rank_hash);
     match record.certainty {
         Certainty::Bound => Choice::Bound(slot, *record),
         Certainty::Held => Choice::Held(slot, *record),
@@ -88,7 +81,7 @@ pub(super) fn from_target(
     let (at, worker) = directory.worker_by_id(&target.worker)?;
     let here = directory.pools.get(worker.pool).is_some_and(|p| p.name == pool.name);
     let declared = target.rank.is_none_or(|rank| worker.declares(rank));
-    (here && declared).then(|| slot(at, worker, target.rank, session))
+    (here && declared).then(|| slot(at, worker, target.rank, session.rank_hash))
 }
 
 /// Without the service: the cached binding whatever its generation, else weighted rendezvous, the same on every Envoy.
@@ -99,14 +92,14 @@ pub(super) fn alone(
     cached: Option<&Record>,
 ) -> Option<Slot> {
     if let Some((at, worker)) = cached.and_then(|record| eligible(directory, pool, record)) {
-        return Some(slot(at, worker, cached.and_then(|r| r.rank), session));
+        return Some(slot(at, worker, cached.and_then(|r| r.rank), session.rank_hash));
     }
     let open = directory.open_workers(pool);
     let candidates = directory.candidates(&open, |_| 0);
     let at = *open.get(policy::rendezvous(&candidates, session.id)?)?;
     let worker = directory.workers.get(at)?;
     // A rank of its own: what was placed alone is bound to the rank that served it.
-    Some(slot(at, worker, worker.hashed_rank(session.rank_hash), session))
+    Some(slot(at, worker, worker.hashed_rank(session.rank_hash), session.rank_hash))
 }
 
 /// Without a session: the pool's policy over present load; the engine balances the ranks.
@@ -161,7 +154,6 @@ pub(super) fn steer(
                 pending,
                 attempts: 0,
                 served: None,
-                dialled: None,
             });
             let list = endpoint_list(env.vm, directory, pool, session, slot);
             out.push(Effect::SetHeader(header::CLUSTER, pool.cluster.clone()));

@@ -24,8 +24,6 @@ pub struct Plan {
     pub attempts: u32,
     /// Who answered, and how.
     pub served: Option<Served>,
-    /// Worker and rank dialled by attempts that ended without an answer.
-    pub dialled: Option<(WorkerId, Option<Rank>)>,
 }
 
 /// The slot that answered.
