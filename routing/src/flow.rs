@@ -16,7 +16,7 @@ pub use effect::{Counter, Effect, Ignored, LocalReply, Next, PageChange};
 
 use crate::config::{FilterConfig, NoTopology};
 use crate::contract::{
-    Affinity, Cached, Entry, Outcome, Policy, RouteReply, RouteRequest, SessionRef, SlotFailure, Target,
+    Affinity, Cached, Entry, KeptSlot, Outcome, Policy, RouteReply, RouteRequest, SessionRef, SlotFailure, Target,
 };
 use crate::directory::{Directory, Pool};
 use crate::id::{HoldId, PoolName, RequestId, Version};
@@ -165,7 +165,7 @@ impl RequestFlow {
         out: &mut Vec<Effect>,
     ) -> Next {
         let session = match (session, pool.affinity) {
-            (Some(session), Affinity::Hard) => session,
+            (Some(session), Affinity::Hard | Affinity::Soft) => session,
             (Some(_), Affinity::Off) => {
                 return self.unpinned(env, directory, pool, head, Counter::AffinityOff, out);
             }
@@ -244,6 +244,7 @@ impl RequestFlow {
                     rank: r.rank,
                     version: r.version,
                 }),
+                named: None,
                 unsent: env.vm.reports.about(session.id),
             }),
             timeout: env.config.route_deadline,
@@ -354,7 +355,7 @@ impl RequestFlow {
             Outcome::Unpinned => {
                 self.place(env, directory, pool, Some(session), slot, Counter::RoutedUnpinned, None, out);
             }
-            Outcome::NoWorker | Outcome::Unsure | Outcome::UnknownPool => {
+            Outcome::NoWorker | Outcome::Unsure | Outcome::UnknownPool | Outcome::Refused => {
                 self.late_or_alone(env, directory, pool, routing, head, out);
             }
         }
@@ -662,6 +663,7 @@ fn touch(env: &mut Env<'_>, pool: &Pool, session: Session, old: &Record, out: &m
         session: reference(session),
         pool: pool.name.clone(),
         version: old.version,
+        slot: Some(KeptSlot { worker_hash: old.worker_hash, rank: old.rank }),
     });
 }
 

@@ -18,6 +18,7 @@ pub mod hash;
 pub mod header;
 pub mod id;
 pub mod page;
+pub mod penalty;
 pub mod policy;
 pub mod session;
 pub mod time;

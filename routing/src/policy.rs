@@ -37,7 +37,7 @@ pub struct Chance {
     pub cursor: u64,
 }
 
-/// Index of the chosen candidate; `None` without candidates.
+/// Index of the chosen candidate; `None` without candidates, and under `direct`.
 #[must_use]
 pub fn choose(
     rules: Rules,
@@ -52,6 +52,8 @@ pub fn choose(
         (Policy::RoundRobin, _) => round_robin(candidates.len(), chance.cursor),
         (Policy::PowerOfTwo, _) => power_of_two(candidates, chance.draw),
         (Policy::DeviceAware, _) => device_aware(candidates, rules.device_ratio, chance.draw),
+        // Nobody chooses there but the caller.
+        (Policy::Direct, _) => None,
     }
 }
 

@@ -7,9 +7,9 @@ use wasm_bindgen_test::wasm_bindgen_test as test;
 
 use common::{endpoint, pool_name, target, worker};
 use routing::contract::{
-    Affinity, Cached, Caller, DEVICE_RATIO_DEFAULT, Device, EndpointInfo, Engine, Entry, Fleet, InFlight,
-    Move, Outcome, Policy, PoolInfo, RankNumbering, Report, RouteReply, RouteRequest, SessionRef,
-    SlotFailure, TTL_DEFAULT, Topology, WatchQuery, WatchReply, WorkerInfo, WorkerState, WorkerStatus,
+    Affinity, Cached, Caller, Device, EndpointInfo, Engine, Entry, Fleet, InFlight,
+    KeptSlot, Move, Outcome, Policy, PoolInfo, RankNumbering, Report, RouteReply, RouteRequest, SessionRef,
+    SlotFailure, Topology, WatchQuery, WatchReply, WorkerInfo, WorkerState, WorkerStatus,
 };
 use routing::id::{Cursor, Epoch, HoldId, Rank, RankHash, RequestId, SessionId, Version};
 use routing::time::Millis;
@@ -87,11 +87,18 @@ fn entries() -> Vec<Entry> {
         },
         Entry::Failed { session, pool: pool.clone(), request, hold: Some(HoldId(77)) },
         Entry::Failed { session, pool: pool.clone(), request, hold: None },
-        Entry::Touched { session, pool: pool.clone(), version: version(3) },
+        Entry::Touched { session, pool: pool.clone(), version: version(3), slot: None },
+        Entry::Touched {
+            session,
+            pool: pool.clone(),
+            version: version(3),
+            slot: Some(KeptSlot { worker_hash: 9, rank: Some(Rank(5)) }),
+        },
         Entry::Released { session, pool, version: version(3) },
         Entry::SlotFailed { target: target("w1", Some(5)), failure: SlotFailure::Connection, count: 2 },
         Entry::SlotFailed { target: target("w2", None), failure: SlotFailure::Status5xx, count: 1 },
         Entry::SlotAnswered { target: target("w1", Some(5)) },
+        Entry::VmGone { vm: Epoch(41) },
     ]
 }
 
@@ -106,11 +113,9 @@ fn topology() -> Topology {
     let single = EndpointInfo { rank_numbering: RankNumbering::None, ..endpoint("10.0.0.3:8000", 0, 1) };
     let engine = |name: &str, engine| WorkerInfo { engine, ..worker(name, std::slice::from_ref(&single)) };
     let pool = |name: &str, policy, affinity| PoolInfo {
-        name: pool_name(name),
         policy,
         affinity,
-        ttl_ms: TTL_DEFAULT,
-        device_ratio: DEVICE_RATIO_DEFAULT,
+        ..PoolInfo::with_defaults(pool_name(name))
     };
     Topology {
         version: 12,
@@ -133,6 +138,7 @@ fn fleet() -> Fleet {
         id: common::id(&format!("w{n}")),
         state,
         in_flight: 10 + u32::try_from(n).unwrap(),
+        penalty: u32::try_from(n % 2).unwrap(),
     };
     let workers = [Joining, Ready, Suspect, Draining, Down].into_iter().enumerate().map(status).collect();
     Fleet { version: 13, workers }
@@ -141,6 +147,7 @@ fn fleet() -> Fleet {
 fn route_reply(outcome: Outcome) -> RouteReply {
     RouteReply {
         outcome,
+        refusal: None,
         target: None,
         alternates: Vec::new(),
         version: Version::default(),
@@ -165,10 +172,11 @@ fn route_request() {
             rank: Some(Rank(5)),
             version: version(3),
         }),
+        named: Some(target("w1", Some(5))),
         unsent: entries()[2..4].to_vec(),
     };
     same(&full, golden!("route_request"));
-    let bare = RouteRequest { session: None, cached: None, unsent: Vec::new(), ..full };
+    let bare = RouteRequest { session: None, cached: None, named: None, unsent: Vec::new(), ..full };
     same(&bare, golden!("route_request_bare"));
 }
 
@@ -190,6 +198,7 @@ fn route_replies() {
         Outcome::NoWorker,
         Outcome::Unsure,
         Outcome::UnknownPool,
+        Outcome::Refused,
     ]
     .map(route_reply)
     .to_vec();
@@ -238,9 +247,10 @@ fn watch() {
             Move { session, version: version(5), target: Some(target("w1", Some(5))) },
             Move { session, version: version(6), target: None },
         ],
+        upload: true,
     };
     same(&full, golden!("watch_reply"));
-    let bare = WatchReply { gap: false, topology: None, fleet: None, moves: Vec::new(), ..full };
+    let bare = WatchReply { gap: false, topology: None, fleet: None, moves: Vec::new(), upload: false, ..full };
     same(&bare, golden!("watch_reply_bare"));
 }
 

@@ -19,7 +19,7 @@ fn caller() -> Caller {
 
 fn touched(n: u64) -> Entry {
     let session = SessionRef { id: SessionId(u128::from(n)), rank_hash: RankHash(0) };
-    Entry::Touched { session, pool: pool_name("chat"), version: Version { seq: n, writer: 0 } }
+    Entry::Touched { session, pool: pool_name("chat"), version: Version { seq: n, writer: 0 }, slot: None }
 }
 
 fn failed(n: u64) -> Entry {

@@ -25,11 +25,12 @@ fn reply(epoch: u64, cursor: u64) -> WatchReply {
         topology: None,
         fleet: None,
         moves: Vec::new(),
+        upload: false,
     }
 }
 
 fn fleet(version: u64) -> Fleet {
-    let status = WorkerStatus { id: id("w0"), state: WorkerState::Ready, in_flight: 3 };
+    let status = WorkerStatus { id: id("w0"), state: WorkerState::Ready, in_flight: 3, penalty: 0 };
     Fleet { version, workers: vec![status] }
 }
 

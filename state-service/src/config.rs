@@ -4,7 +4,7 @@
 //! and knows neither command lines nor listeners.
 
 use crate::declare::{self, Faults, Fields, POOL_DEFAULT, WorkerSpec};
-use routing::contract::{Affinity, DEVICE_RATIO_DEFAULT, Policy, PoolInfo, TTL_DEFAULT};
+use routing::contract::{Affinity, DEVICE_RATIO_DEFAULT, Policy, PoolInfo};
 use routing::id::PoolName;
 use routing::time::Millis;
 use serde_json::Value;
@@ -44,20 +44,8 @@ impl ServiceConfig {
     /// The config of a service that was given none: one pool `default`, others spring up.
     #[must_use]
     pub fn without_file() -> Self {
-        let pools = PoolName::parse(POOL_DEFAULT).map(pool_with_defaults).into_iter().collect();
+        let pools = PoolName::parse(POOL_DEFAULT).map(PoolInfo::with_defaults).into_iter().collect();
         Self { pools, other_pools: OtherPools::SpringUp, workers: Vec::new() }
-    }
-}
-
-/// A pool about which nothing was said: `least_loaded`, `hard`, 1800 s.
-#[must_use]
-pub fn pool_with_defaults(name: PoolName) -> PoolInfo {
-    PoolInfo {
-        name,
-        policy: Policy::default(),
-        affinity: Affinity::default(),
-        ttl_ms: TTL_DEFAULT,
-        device_ratio: DEVICE_RATIO_DEFAULT,
     }
 }
 
@@ -121,7 +109,8 @@ fn pool(value: &Value, path: &str, faults: &mut Faults) -> Option<PoolInfo> {
     let ttl_s = fields.number(faults, "ttl_s", 1..=TTL_S_MAX, 1800);
     let device_ratio = fields.number(faults, "device_ratio", 1..=DEVICE_RATIO_MAX, DEVICE_RATIO_DEFAULT);
     fields.close(faults);
-    Some(PoolInfo { name: name?, policy, affinity, ttl_ms: Millis::from_secs(ttl_s.into()), device_ratio })
+    let ttl_ms = Millis::from_secs(ttl_s.into());
+    Some(PoolInfo { policy, affinity, ttl_ms, device_ratio, ..PoolInfo::with_defaults(name?) })
 }
 
 fn workers(values: &[Value], pools: &[PoolInfo], faults: &mut Faults) -> Vec<WorkerSpec> {

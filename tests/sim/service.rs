@@ -7,12 +7,12 @@ use crate::faults::{Bug, Cost, Fault};
 use crate::world::{Event, VmAt, World};
 use routing::config::Steering;
 use routing::contract::{
-    Entry, Report, RouteReply, RouteRequest, Target, WATCH_HOLD_MS_MAX, WatchQuery, WatchReply,
+    Entry, PoolInfo, Report, RouteReply, RouteRequest, Target, WATCH_HOLD_MS_MAX, WatchQuery, WatchReply,
 };
 use routing::flow::RouteFailure;
 use routing::id::{Cursor, Epoch, PoolName, WorkerId};
 use routing::time::Millis;
-use state_service::config::{OtherPools, ServiceConfig, pool_with_defaults};
+use state_service::config::{OtherPools, ServiceConfig};
 use state_service::declare::WorkerSpec;
 use state_service::state::{Command, Effect, Limits, Reply, State, StateConfig, XdsResource, cluster_name};
 use std::collections::BTreeMap;
@@ -53,7 +53,7 @@ impl Service {
 
 impl World {
     pub(crate) fn state_config(&self) -> StateConfig {
-        let mut pool = pool_with_defaults(PoolName::parse("chat").unwrap());
+        let mut pool = PoolInfo::with_defaults(PoolName::parse("chat").unwrap());
         pool.policy = self.plan.policy;
         // Short, so that bindings are touched; longer than any idle time of a run.
         pool.ttl_ms = Millis::from_secs(160);
@@ -187,7 +187,7 @@ impl World {
         let poll = self.service.polls.remove(at);
         let (epoch, cursor, salt) = (self.service.state.epoch(), Cursor(poll.query.after), self.rng.next());
         let nothing =
-            WatchReply { epoch, cursor, salt, gap: false, topology: None, fleet: None, moves: Vec::new() };
+            WatchReply { epoch, cursor, salt, gap: false, topology: None, fleet: None, moves: Vec::new(), upload: false };
         self.answer_poll(&poll, nothing);
     }
 

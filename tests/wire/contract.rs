@@ -8,7 +8,7 @@ use routing::time::Timestamp;
 use routing::watch::{Position, StoredFleet};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use state_service::config::{ServiceConfig, pool_with_defaults};
+use state_service::config::ServiceConfig;
 use state_service::declare;
 use state_service::http::ROUTES;
 use state_service::http::openapi::DOCUMENT;
@@ -26,7 +26,7 @@ fn message<T: DeserializeOwned>(name: &str) -> T {
 /// A service with pool `chat` and worker `w1`, ranks 4 to 7, as the golden messages name them.
 fn state() -> State {
     let mut config = ServiceConfig::without_file();
-    config.pools.push(pool_with_defaults(routing::id::PoolName::parse("chat").unwrap()));
+    config.pools.push(routing::contract::PoolInfo::with_defaults(routing::id::PoolName::parse("chat").unwrap()));
     let mut state = State::new(Epoch(7), StateConfig::new(config));
     let body =
         br#"{"pool": "chat", "endpoints": [{"address": "10.0.0.1:8000", "dp_start": 4, "dp_size": 4}]}"#;

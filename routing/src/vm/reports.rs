@@ -124,6 +124,6 @@ fn session_of(entry: &Entry) -> Option<SessionId> {
         | Entry::Failed { session, .. }
         | Entry::Touched { session, .. }
         | Entry::Released { session, .. } => Some(session.id),
-        Entry::SlotFailed { .. } | Entry::SlotAnswered { .. } | Entry::Unknown => None,
+        Entry::SlotFailed { .. } | Entry::SlotAnswered { .. } | Entry::VmGone { .. } | Entry::Unknown => None,
     }
 }

@@ -2,8 +2,7 @@
 #![allow(dead_code, reason = "each test program uses its own part of it")]
 
 use routing::contract::{
-    Affinity, DEVICE_RATIO_DEFAULT, Device, EndpointInfo, Engine, Policy, PoolInfo, RankNumbering,
-    TTL_DEFAULT, Target, Topology, WorkerInfo,
+    Device, EndpointInfo, Engine, PoolInfo, RankNumbering, Target, Topology, WorkerInfo,
 };
 use routing::id::{PoolName, Rank, WorkerId};
 use routing::session::RequestView;
@@ -31,18 +30,13 @@ pub(crate) fn worker(name: &str, endpoints: &[EndpointInfo]) -> WorkerInfo {
         engine: Engine::Vllm,
         weight: 1,
         device: Device::Accelerator,
+        first_slot: None,
         endpoints: endpoints.to_vec(),
     }
 }
 
 pub(crate) fn pool(name: &str) -> PoolInfo {
-    PoolInfo {
-        name: pool_name(name),
-        policy: Policy::LeastLoaded,
-        affinity: Affinity::Hard,
-        ttl_ms: TTL_DEFAULT,
-        device_ratio: DEVICE_RATIO_DEFAULT,
-    }
+    PoolInfo::with_defaults(pool_name(name))
 }
 
 /// One pool `chat`: `w0` with ranks 0–3, `w1` with ranks 4–7, `w2` with a single rank.

@@ -118,6 +118,7 @@ impl World {
             id: id(name),
             state: *state,
             in_flight: 0,
+            penalty: 0,
         };
         let fleet = Fleet { version: 1, workers: self.states.iter().map(status).collect() };
         let mut directory = Directory::new(&self.topology);
@@ -381,6 +382,7 @@ fn reply(words: &[&str]) -> RouteReply {
     let seq = words.iter().skip(1).find_map(|w| w.strip_prefix('v')?.parse().ok()).unwrap_or(0);
     RouteReply {
         outcome,
+        refusal: None,
         target: named.map(|worker| target(worker, rank)),
         alternates: Vec::new(),
         version: Version { seq, writer: 0 },

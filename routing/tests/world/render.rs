@@ -68,6 +68,7 @@ fn entry(entry: &Entry) -> String {
         }
         Entry::Failed { hold: held, request, .. } => format!("failed r{}{}", request.0, hold(*held)),
         Entry::Touched { version: of, .. } => format!("touched {}", version(*of)),
+        Entry::VmGone { vm } => format!("vm {} gone", vm.0),
         Entry::Released { version: of, .. } => format!("released {}", version(*of)),
         Entry::SlotFailed { target: to, failure, count } => {
             format!("slot {} failed x{count}: {failure:?}", target(to))

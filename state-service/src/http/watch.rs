@@ -60,5 +60,6 @@ fn nothing_new(service: &Service, query: &WatchQuery) -> WatchReply {
         topology: None,
         fleet: None,
         moves: Vec::new(),
+        upload: false,
     }
 }

@@ -6,9 +6,9 @@ use super::State;
 use super::command::{Declared, Effect, StateError};
 use super::health::Observation;
 use super::workers::{Worker, cluster_name};
-use crate::config::{OtherPools, pool_with_defaults};
+use crate::config::OtherPools;
 use crate::declare::{POOL_DEFAULT, WorkerSpec};
-use routing::contract::{WorkerState, WorkerStatus};
+use routing::contract::{PoolInfo, WorkerState, WorkerStatus};
 use routing::hash::worker_hash;
 use routing::id::{PoolName, WorkerId};
 use routing::time::{Millis, Timestamp};
@@ -68,7 +68,7 @@ impl State {
         if self.pools.len() >= max {
             return Err(StateError::TooManyPools { max });
         }
-        self.pools.insert(pool.clone(), pool_with_defaults(pool.clone()));
+        self.pools.insert(pool.clone(), PoolInfo::with_defaults(pool.clone()));
         Ok(())
     }
 
@@ -214,7 +214,7 @@ impl State {
 }
 
 fn status(worker: &Worker) -> WorkerStatus {
-    WorkerStatus { id: worker.spec.id.clone(), state: worker.state(), in_flight: worker.in_flight() }
+    WorkerStatus { id: worker.spec.id.clone(), state: worker.state(), in_flight: worker.in_flight(), penalty: 0 }
 }
 
 /// What a new declaration keeps of the old one: load and drain always, findings when the addresses are the same.

@@ -75,7 +75,7 @@ impl State {
                 self.leave_hold(&commit);
             }
             Entry::Failed { session, request, hold, pool: _ } => self.failed(vm, session.id, request, hold),
-            Entry::Touched { session, pool, version } => self.touched(now, session, &pool, version),
+            Entry::Touched { session, pool, version, slot: _ } => self.touched(now, session, &pool, version),
             Entry::Released { session, pool, version } => self.released(now, session, &pool, version),
             Entry::SlotFailed { target: Target { worker, rank }, failure, count } => {
                 let rank = self.known_rank(&worker, rank);
@@ -85,6 +85,7 @@ impl State {
                 let rank = self.known_rank(&worker, rank);
                 self.observe_slot(&worker, Observation::Answered { rank });
             }
+            Entry::VmGone { .. } => {}
             Entry::Unknown => self.counters.entry_unknown += 1,
         }
     }

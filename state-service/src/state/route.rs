@@ -61,7 +61,7 @@ impl State {
                 | Entry::Touched { session, .. }
                 | Entry::Released { session, .. } => Some(session.id),
                 // Slots are counted once, from the report.
-                Entry::SlotFailed { .. } | Entry::SlotAnswered { .. } | Entry::Unknown => None,
+                Entry::SlotFailed { .. } | Entry::SlotAnswered { .. } | Entry::VmGone { .. } | Entry::Unknown => None,
             };
             if about == Some(session.id) {
                 self.take_entry(asked.now, asked.vm, entry);
@@ -233,6 +233,7 @@ impl State {
         let chosen = slot.map_or(0, |slot| slot.worker);
         let alternates = self.alternates(&asked.pool, chosen, session, asked.draw);
         RouteReply {
+            refusal: None,
             outcome,
             target,
             alternates,
@@ -248,6 +249,7 @@ impl State {
     fn answer_nowhere(&self, outcome: Outcome, reason: &'static str) -> RouteReply {
         let as_of: Cursor = self.moves.cursor();
         RouteReply {
+            refusal: None,
             outcome,
             target: None,
             alternates: Vec::new(),
@@ -296,6 +298,7 @@ const fn policy_word(policy: Policy) -> &'static str {
         Policy::Random => "random",
         Policy::PowerOfTwo => "power_of_two",
         Policy::DeviceAware => "device_aware",
+        Policy::Direct => "direct",
         Policy::SessionHash => "session_hash",
     }
 }

@@ -72,7 +72,7 @@ impl State {
             return None;
         }
         self.counters.watch_gaps += u64::from(gap);
-        Some(Box::new(WatchReply { epoch: self.epoch, cursor, salt, gap, topology, fleet, moves }))
+        Some(Box::new(WatchReply { epoch: self.epoch, cursor, salt, gap, topology, fleet, moves, upload: false }))
     }
 
     fn topology_version(&self, node: &str) -> u64 {

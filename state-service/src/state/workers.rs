@@ -154,6 +154,7 @@ impl Worker {
             engine: self.spec.engine,
             weight: self.spec.weight,
             device: self.spec.device,
+            first_slot: None,
             endpoints: self.endpoints.iter().map(Endpoint::info).collect(),
         }
     }

@@ -54,6 +54,7 @@ pub(super) fn route_request(name: &str, request: u64, vm: &str) -> RouteRequest 
         session: Some(session(name)),
         deadline_ms: Millis(30),
         cached: None,
+        named: None,
         unsent: Vec::new(),
     }
 }
@@ -247,7 +248,7 @@ impl World {
 
     fn touch(&mut self, name: &str) -> String {
         let version = self.word("v").map(version).unwrap();
-        self.tell("A", name, Entry::Touched { session: session(name), pool: pool(), version })
+        self.tell("A", name, Entry::Touched { session: session(name), pool: pool(), version, slot: None })
     }
 
     fn release(&mut self, name: &str) -> String {
