@@ -53,10 +53,15 @@ impl Sent {
 
     /// The time within which this share of the answers came, in microseconds.
     pub(crate) fn within_us(&self, share: f64) -> f64 {
-        let last = self.latencies_us.len().saturating_sub(1);
-        let at = (last as f64 * share).round() as usize;
-        self.latencies_us.get(at).map_or(0.0, |us| f64::from(*us))
+        within_us(&self.latencies_us, share)
     }
+}
+
+/// The time within which this share of ascending ones lies; 0 of none.
+pub(crate) fn within_us(ascending: &[u32], share: f64) -> f64 {
+    let last = ascending.len().saturating_sub(1);
+    let at = (last as f64 * share).round() as usize;
+    ascending.get(at).map_or(0.0, |us| f64::from(*us))
 }
 
 impl Load<'_> {
@@ -121,12 +126,19 @@ async fn speak(
         }
         let request = request(&key(n), &body);
         let began = Instant::now();
-        socket.write_all(request.as_bytes()).await.context("Envoy closed the connection")?;
-        let answered = tokio::time::timeout(PATIENCE, answer(&mut socket, &mut buffer)).await;
-        let status = answered.context("no answer")??;
+        let status = exchange(&mut socket, &request, &mut buffer).await?;
         ensure!(status == 200, "request {n} got a {status}: {}", String::from_utf8_lossy(&buffer));
         latencies.push(u32::try_from(began.elapsed().as_micros()).unwrap_or(u32::MAX));
     }
+}
+
+/// Sends one request and reads its answer into `buffer`; its status.
+///
+/// # Errors
+/// There is no whole answer.
+pub(crate) async fn exchange(socket: &mut TcpStream, request: &str, buffer: &mut Vec<u8>) -> Result<u16> {
+    socket.write_all(request.as_bytes()).await.context("Envoy closed the connection")?;
+    tokio::time::timeout(PATIENCE, answer(socket, buffer)).await.context("no answer")?
 }
 
 /// Head and body of one request of a session.

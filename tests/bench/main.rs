@@ -2,8 +2,11 @@
 //! lives in a module of its own. Started by `cargo xtask bench`, which builds for release and tells where things are.
 
 mod body;
+mod failover;
 mod figures;
+mod first_turn;
 mod load;
+mod open_loop;
 mod pinned;
 mod process;
 mod report;
@@ -29,6 +32,10 @@ struct Arguments {
 enum Bench {
     /// CPU time of Envoy per request: bare, pinned turns by both steering modes and policies, first turns.
     Pinned(pinned::Plan),
+    /// How much longer a first turn takes than on a bare Envoy, at a fixed rate.
+    FirstTurn(first_turn::Plan),
+    /// Time from the death of a worker to the first good answer of a session bound to it.
+    Failover(failover::Plan),
 }
 
 fn main() -> ExitCode {
@@ -41,9 +48,18 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(Bench::Pinned(plan): Bench) -> Result<()> {
-    // Before there is another thread, so that everything we start inherits the core.
-    let cores = process::Cores::claim();
+fn run(bench: Bench) -> Result<()> {
+    // Before there is another thread, so that everything we start inherits the core. A failover is no matter of cores.
+    let cores = match bench {
+        Bench::Failover(_) => process::Cores::Shared,
+        Bench::Pinned(_) | Bench::FirstTurn(_) => process::Cores::claim(),
+    };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(pinned::run(&plan, cores))
+    runtime.block_on(async {
+        match bench {
+            Bench::Pinned(plan) => pinned::run(&plan, cores).await,
+            Bench::FirstTurn(plan) => first_turn::run(&plan, cores).await,
+            Bench::Failover(plan) => failover::run(&plan).await,
+        }
+    })
 }

@@ -1,8 +1,6 @@
 //! `bench pinned`: CPU time of Envoy per request, at saturation, of each variant, in interleaved rounds; and what a pinned turn may not
 //! cost at all: a call, a byte of its body. Owns what is measured and how; see [`Stage`] for what runs.
 
-use std::collections::BTreeMap;
-
 use anyhow::{Result, bail, ensure};
 use clap::Args;
 use e2e::{Envoy, artifacts};
@@ -74,13 +72,7 @@ struct Asked {
 /// Something is missing, a request failed, or a pinned turn was none: then no figure is worth printing.
 pub(crate) async fn run(plan: &Plan, cores: Cores) -> Result<()> {
     let access_log = if plan.access_log { AccessLog::AsShipped } else { AccessLog::Off };
-    let mut report = Report {
-        name: "pinned",
-        ratios: BTreeMap::new(),
-        values: BTreeMap::new(),
-        rounds: usize::try_from(plan.rounds)?,
-        hash: String::new(),
-    };
+    let mut report = Report::new("pinned", usize::try_from(plan.rounds)?);
     let stage = Stage::start(cores, access_log).await?;
     let samples = turns(plan, &stage, &mut report).await?;
     figures::medians(&samples, &mut report);

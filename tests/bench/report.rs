@@ -18,6 +18,11 @@ pub(crate) struct Report {
 }
 
 impl Report {
+    /// Nothing found yet.
+    pub(crate) const fn new(name: &'static str, rounds: usize) -> Self {
+        Self { name, ratios: BTreeMap::new(), values: BTreeMap::new(), rounds, hash: String::new() }
+    }
+
     /// Keeps a ratio, to four digits.
     pub(crate) fn ratio(&mut self, name: &str, value: f64) {
         self.ratios.insert(name.to_owned(), rounded(value, 4));

@@ -7,14 +7,54 @@ use serde_json::Value;
 /// Figures whose value does not depend on the machine.
 const EXACT: [&str; 2] = ["calls_per_pinned_turn", "body_bytes_per_pinned_turn"];
 
-#[test]
-fn pinned_prints_one_object_as_its_last_line() {
+/// Runs one bench with the least it takes; its last line.
+fn report_of(name: &str, more: &[&str]) -> Value {
     let mut bench = Command::new(env!("CARGO_BIN_EXE_bench"));
-    let output = bench.args(["pinned", "--requests", "200", "--rounds", "1", "--json"]).output().unwrap();
+    let output = bench.args([name, "--rounds", "1", "--json"]).args(more).output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
     let report: Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
-    assert_eq!((&report["name"], &report["rounds"]), (&"pinned".into(), &1.into()));
+    assert_eq!((&report["name"], &report["rounds"]), (&name.into(), &1.into()));
+    report
+}
+
+fn value(report: &Value, name: &str) -> f64 {
+    report["values"][name].as_f64().unwrap_or_else(|| panic!("{name} in {report}"))
+}
+
+#[test]
+fn first_turn_prints_one_object_as_its_last_line() {
+    let report = report_of("first-turn", &["--requests", "100", "--rate", "100"]);
+    assert_eq!(value(&report, "requests_per_s"), 100.0);
+    for (front, calls) in [("bare", 0.0), ("cluster", 1.0), ("endpoints", 1.0)] {
+        assert!(value(&report, &format!("p50_us_{front}")) > 0.0, "{front} in {report}");
+        let ascending =
+            value(&report, &format!("p50_us_{front}")) <= value(&report, &format!("p99_us_{front}"));
+        assert!(ascending, "{front} in {report}");
+        assert_eq!(value(&report, &format!("calls_per_first_turn_{front}")), calls, "{front}");
+    }
+    for added in ["added_p50_us_cluster", "added_p50_us_endpoints", "added_p99_us_endpoints"] {
+        // Whatever it is: how long things take is no matter of tests.
+        value(&report, added);
+    }
+}
+
+#[test]
+fn failover_prints_one_object_as_its_last_line() {
+    let report = report_of("failover", &[]);
+    for mode in ["cluster", "endpoints"] {
+        let [min, mid, max] =
+            ["ms_min", "ms", "ms_max"].map(|name| value(&report, &format!("{name}_{mode}")));
+        assert!(0.0 < min && min <= mid && mid <= max, "{mode} in {report}");
+        let failures = value(&report, &format!("status_5xx_{mode}"));
+        assert!(failures >= 0.0 && failures.fract() == 0.0, "{mode} in {report}");
+        assert!(value(&report, &format!("status_5xx_max_{mode}")) <= failures, "{mode} in {report}");
+    }
+}
+
+#[test]
+fn pinned_prints_one_object_as_its_last_line() {
+    let report = report_of("pinned", &["--requests", "200"]);
     for ratio in ["cluster_over_bare", "pinned_over_bare", "first_over_bare"] {
         assert!(report["ratios"][ratio].as_f64().unwrap() > 0.0, "{ratio} in {report}");
     }

@@ -18,9 +18,7 @@ pub(crate) fn demo(workspace: &Workspace, args: &[String]) -> Result<()> {
 /// `bench NAME [--json] [ARGS]`.
 pub(crate) fn bench(workspace: &Workspace, args: &[String]) -> Result<()> {
     if args.first().is_none_or(|name| name.starts_with('-')) {
-        return Err(Missing::error(
-            "usage: cargo xtask bench NAME [--json] [ARGS], for example `bench pinned --json`",
-        ));
+        return Err(Missing::error("usage: cargo xtask bench pinned|first-turn|failover [--json] [ARGS]"));
     }
     launch(workspace, Profile::Release, "bench", args)
 }

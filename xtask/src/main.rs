@@ -78,7 +78,7 @@ const COMMANDS: &[Command] = &[
     Command {
         name: "bench",
         usage: "NAME [--json] [ARGS]",
-        about: "build for release and run one benchmark",
+        about: "build for release and run one benchmark: pinned, first-turn or failover",
         run: launch::bench,
     },
 ];
