@@ -28,7 +28,7 @@ struct Arguments {
     bench: Bench,
 }
 
-#[derive(Debug, Subcommand)]
+#[derive(Clone, Copy, Debug, Subcommand)]
 enum Bench {
     /// CPU time of Envoy per request: bare, pinned turns by both steering modes and policies, first turns.
     Pinned(pinned::Plan),
