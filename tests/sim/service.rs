@@ -186,8 +186,16 @@ impl World {
         let Some(at) = self.service.polls.iter().position(|poll| poll.call == call) else { return };
         let poll = self.service.polls.remove(at);
         let (epoch, cursor, salt) = (self.service.state.epoch(), Cursor(poll.query.after), self.rng.next());
-        let nothing =
-            WatchReply { epoch, cursor, salt, gap: false, topology: None, fleet: None, moves: Vec::new(), upload: false };
+        let nothing = WatchReply {
+            epoch,
+            cursor,
+            salt,
+            gap: false,
+            topology: None,
+            fleet: None,
+            moves: Vec::new(),
+            upload: false,
+        };
         self.answer_poll(&poll, nothing);
     }
 
