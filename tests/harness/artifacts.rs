@@ -36,6 +36,18 @@ pub fn wasm() -> Result<PathBuf> {
     found(told.or_else(|| Some(root().join("target/rankpin.wasm"))), "filter (rankpin.wasm)")
 }
 
+/// The filter with a trap in it, for tests of what a dying VM costs: never shipped.
+///
+/// # Errors
+/// There is none; the sentence names the remedy.
+pub fn trap_wasm() -> Result<PathBuf> {
+    let told = env::var_os("RANKPIN_TRAP_WASM").map(PathBuf::from);
+    found(
+        told.or_else(|| Some(root().join("target/rankpin-trap.wasm"))),
+        "filter with a trap (rankpin-trap.wasm)",
+    )
+}
+
 /// One of our programs: `rankpin`, `fake-engine`.
 ///
 /// # Errors

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
-use routing::header::cluster;
+use routing::header::{self, cluster};
 use serde_json::{Value, json};
 
 use crate::artifacts;
@@ -165,20 +165,90 @@ impl Bootstrap {
         self.plugin(|config| config["service"]["route_deadline_ms"] = json!(ms))
     }
 
+    /// The listener of callers who may steer: their headers are left alone by the native stripping, and read by the filter.
+    ///
+    /// # Errors
+    /// The config strips nothing, or configures no plugin.
+    pub fn trusted(&mut self) -> Result<()> {
+        let mut lists = 0;
+        walk(&mut self.document, &mut |value| {
+            if let Some(list) = value.get_mut("mutations").and_then(Value::as_array_mut) {
+                list.retain(|one| !is_trusted(&one["remove"]));
+                lists += 1;
+            }
+        });
+        ensure!(lists > 0, "no native stripping in the config");
+        self.plugin(|config| config["trust"] = json!("callers"))
+    }
+
+    /// Clients are told the slot that served them.
+    ///
+    /// # Errors
+    /// No plugin configuration is JSON.
+    pub fn served_header(&mut self) -> Result<()> {
+        self.plugin(|config| config["served_header"] = json!(true))
+    }
+
+    /// A stream on which nothing moves ends after so long, as Envoy writes durations.
+    ///
+    /// # Errors
+    /// The config has no such limit.
+    pub fn idle_after(&mut self, duration: &str) -> Result<()> {
+        self.replace("stream_idle_timeout", &json!(duration))
+    }
+
+    /// How often Envoy tries a request anew.
+    ///
+    /// # Errors
+    /// The config says nowhere.
+    pub fn retries(&mut self, count: u32) -> Result<()> {
+        self.replace("num_retries", &json!(count))
+    }
+
+    /// Puts a filter in front of the router, behind ours.
+    ///
+    /// # Errors
+    /// There is no router.
+    pub fn before_router(&mut self, filter: &Value) -> Result<()> {
+        let mut put = 0;
+        for listener in list(&mut self.document, "/static_resources/listeners")? {
+            walk(listener, &mut |value| {
+                let Some(filters) = value.get_mut("http_filters").and_then(Value::as_array_mut) else {
+                    return;
+                };
+                filters.insert(filters.len().saturating_sub(1), filter.clone());
+                put += 1;
+            });
+        }
+        ensure!(put > 0, "no filter chain in the config");
+        Ok(())
+    }
+
+    /// Statistics whose names begin so are not kept.
+    pub fn without_stats(&mut self, prefix: &str) {
+        self.document["stats_config"]["stats_matcher"]["exclusion_list"]["patterns"] =
+            json!([{"prefix": prefix}]);
+    }
+
+    /// A value for every member of that name.
+    fn replace(&mut self, name: &str, new: &Value) -> Result<()> {
+        let mut named = 0;
+        walk(&mut self.document, &mut |value| {
+            if let Some(own) = value.get_mut(name) {
+                own.clone_from(new);
+                named += 1;
+            }
+        });
+        ensure!(named > 0, "no {name} in the config");
+        Ok(())
+    }
+
     /// How often Envoy asks the service for workers, as Envoy writes durations.
     ///
     /// # Errors
     /// The config asks by no REST source.
     pub fn discovery_every(&mut self, delay: &str) -> Result<()> {
-        let mut named = 0;
-        walk(&mut self.document, &mut |value| {
-            if let Some(own) = value.get_mut("refresh_delay") {
-                *own = json!(delay);
-                named += 1;
-            }
-        });
-        ensure!(named > 0, "no refresh_delay in the config");
-        Ok(())
+        self.replace("refresh_delay", &json!(delay))
     }
 
     /// Changes the configuration of every wasm plugin whose text is a JSON object.
@@ -250,6 +320,10 @@ fn walk(value: &mut Value, visit: &mut impl FnMut(&mut Value)) {
 
 fn is_wasm(name: &Value) -> bool {
     name.as_str().is_some_and(|name| name.ends_with(".wasm"))
+}
+
+fn is_trusted(name: &Value) -> bool {
+    name.as_str().is_some_and(|name| header::TRUSTED.contains(&name))
 }
 
 fn drop_wasm(value: &mut Value, field: &str) {

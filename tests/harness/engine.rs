@@ -121,6 +121,7 @@ pub struct Engine {
     child: Child,
     spec: EngineSpec,
     address: SocketAddr,
+    control: SocketAddr,
     http: reqwest::Client,
 }
 
@@ -132,7 +133,16 @@ impl Engine {
     pub async fn start(folder: &Path, spec: EngineSpec) -> Result<Self> {
         let at = folder.join(format!("{}.addr", spec.name));
         let mut command = Command::new(artifacts::program("fake-engine")?);
-        command.args(["--listen", "127.0.0.1:0", "--name", &spec.name, "--ranks", &spec.ranks.to_string()]);
+        command.args([
+            "--listen",
+            "127.0.0.1:0",
+            "--control",
+            "127.0.0.1:0",
+            "--name",
+            &spec.name,
+            "--ranks",
+            &spec.ranks.to_string(),
+        ]);
         command.args(["--dp-start", &spec.dp_start.to_string(), "--numbering", spec.numbering.word()]);
         command.args(&spec.more).arg("--addr-file").arg(&at);
         let mut child = Child::spawn(&spec.name, command, &folder.join(format!("{}.log", spec.name)))?;
@@ -140,9 +150,12 @@ impl Engine {
             let text = child.check_running().map(|()| std::fs::read_to_string(&at).ok());
             text.transpose()
         });
-        let address = looked.await??.trim().parse().context("the engine wrote no address")?;
+        let text = looked.await??;
+        let mut lines = text.lines().map(str::parse);
+        let mut next = || lines.next().context("the engine wrote no address");
+        let (address, control) = (next()??, next()??);
         let http = reqwest::Client::builder().no_proxy().timeout(TIMEOUT).build()?;
-        Ok(Self { child, spec, address, http })
+        Ok(Self { child, spec, address, control, http })
     }
 
     /// Its name: `x-engine-name` and worker id.
@@ -160,13 +173,16 @@ impl Engine {
     /// The body of the `PUT /v1/workers/NAME` that declares it as it is.
     #[must_use]
     pub fn declaration(&self) -> String {
+        json!({"engine": "vllm", "endpoints": [self.endpoint()]}).to_string()
+    }
+
+    /// It as an endpoint of a declaration.
+    #[must_use]
+    pub fn endpoint(&self) -> Value {
         let EngineSpec { ranks, dp_start, numbering, .. } = &self.spec;
         let numbering = if *ranks == 1 { "none" } else { numbering.word() };
-        json!({"engine": "vllm", "endpoints": [{
-            "address": self.address.to_string(), "rank_numbering": numbering,
-            "dp_start": dp_start, "dp_size": ranks,
-        }]})
-        .to_string()
+        json!({"address": self.address.to_string(), "rank_numbering": numbering,
+            "dp_start": dp_start, "dp_size": ranks})
     }
 
     /// What it was asked under `/v1/`, oldest first: neither probes nor control calls.
@@ -206,13 +222,29 @@ impl Engine {
         self.control("DELETE", "fault", None).await.map(drop)
     }
 
+    /// Closes its port: connections end, new ones are refused, and nobody else gets the port.
+    ///
+    /// # Errors
+    /// It does not answer.
+    pub async fn close(&self) -> Result<()> {
+        self.control("POST", "close", None).await.map(drop)
+    }
+
+    /// Opens its port again.
+    ///
+    /// # Errors
+    /// It does not answer.
+    pub async fn open(&self) -> Result<()> {
+        self.control("POST", "open", None).await.map(drop)
+    }
+
     /// Kills it, as a crash would.
     pub fn kill(&mut self) {
         self.child.kill();
     }
 
     async fn control(&self, method: &str, path: &str, body: Option<Value>) -> Result<Value> {
-        let url = format!("http://{}/control/{path}", self.address);
+        let url = format!("http://{}/control/{path}", self.control);
         let mut request = self.http.request(reqwest::Method::from_bytes(method.as_bytes())?, url);
         if let Some(body) = body {
             request = request.json(&body);

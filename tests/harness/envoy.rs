@@ -90,6 +90,15 @@ impl Envoy {
         Ok(own.filter_map(|(name, value)| Some((name.to_owned(), value.parse().ok()?))).collect())
     }
 
+    /// A counter or gauge of one endpoint of a cluster, such as `cx_connect_fail` or `rq_total`; 0 while it is not known.
+    ///
+    /// # Errors
+    /// The admin does not answer.
+    pub async fn host_stat(&self, cluster: &str, host: SocketAddr, name: &str) -> Result<u64> {
+        let (text, head) = (self.admin("/clusters").await?, format!("{cluster}::{host}::{name}::"));
+        Ok(text.lines().find_map(|line| line.strip_prefix(&head)?.trim().parse().ok()).unwrap_or(0))
+    }
+
     /// How many statistics there are, of any kind.
     ///
     /// # Errors

@@ -79,6 +79,34 @@ impl Raw {
         Ok(())
     }
 
+    /// What came so far.
+    #[must_use]
+    pub fn seen(&self) -> &[u8] {
+        &self.seen
+    }
+
+    /// First value of a header of the answer, once its head came.
+    #[must_use]
+    pub fn header(&self, name: &str) -> Option<String> {
+        let (head, body) = (String::from_utf8_lossy(&self.seen).into_owned(), Vec::new());
+        Answer { head, body }.header(name).map(str::to_owned)
+    }
+
+    /// Reads on until the other side ends or resets the stream; whether it was a clean end.
+    ///
+    /// # Errors
+    /// It does neither in time.
+    pub async fn ended(&mut self) -> Result<bool> {
+        loop {
+            match timeout(PATIENCE, self.socket.read_buf(&mut self.seen)).await {
+                Err(_) => bail!("the stream does not end"),
+                Ok(Ok(0)) => return Ok(true),
+                Ok(Ok(_)) => {}
+                Ok(Err(_)) => return Ok(false),
+            }
+        }
+    }
+
     /// Reads the whole answer; the request must have asked for `connection: close`.
     ///
     /// # Errors

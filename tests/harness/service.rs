@@ -6,29 +6,52 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use routing::contract::{Topology, WorkerInfo};
 use routing::hash::{Phase, session_id};
 use serde_json::{Value, json};
 
 use crate::artifacts;
 use crate::child::Child;
+use crate::client::Slot;
 use crate::engine::Engine;
 use crate::prometheus;
 use crate::wait::wait_for;
 
 const TIMEOUT: Duration = Duration::from_secs(30);
+/// Where it keeps its workers, in its folder.
+const STATE: &str = "state";
 
 /// How the service is started.
 #[derive(Clone, Debug)]
 pub struct ServicePlan {
     /// Policy of the pool `default`; `None` starts it without a config file, as the README does.
     pub policy: Option<&'static str>,
+    /// More fields of the pool `default`, or others in place of those above; not null starts it with a config file.
+    pub pool: Value,
     /// Milliseconds between probes; 0 probes never.
     pub probe_interval_ms: u64,
 }
 
 impl Default for ServicePlan {
     fn default() -> Self {
-        Self { policy: None, probe_interval_ms: 1000 }
+        Self { policy: None, pool: Value::Null, probe_interval_ms: 1000 }
+    }
+}
+
+impl ServicePlan {
+    /// Pool `default` as the config file has it; none without a file.
+    fn pool(&self) -> Option<Value> {
+        if self.policy.is_none() && self.pool.is_null() {
+            return None;
+        }
+        let mut pool = json!({"name": "default", "affinity": "hard"});
+        if let Some(policy) = self.policy {
+            pool["policy"] = json!(policy);
+        }
+        for (name, value) in self.pool.as_object().into_iter().flatten() {
+            pool[name] = value.clone();
+        }
+        Some(pool)
     }
 }
 
@@ -70,6 +93,25 @@ impl Service {
     /// As [`Service::start`].
     pub async fn restart(&mut self) -> Result<()> {
         self.child.kill();
+        self.start_again().await
+    }
+
+    /// Deletes what it kept of its workers: a life started after this one has never heard of them.
+    ///
+    /// # Errors
+    /// The file system refuses.
+    pub fn lose_file(&self) -> Result<()> {
+        match std::fs::remove_dir_all(self.folder.join(STATE)) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error.into()),
+            _ => Ok(()),
+        }
+    }
+
+    /// Starts it at the same addresses after it was killed.
+    ///
+    /// # Errors
+    /// As [`Service::start`].
+    pub async fn start_again(&mut self) -> Result<()> {
         let (child, data, control) = launch(&self.folder, &self.plan, [self.data, self.control]).await?;
         (self.child, self.data, self.control) = (child, data, control);
         Ok(())
@@ -144,6 +186,26 @@ impl Service {
         Ok(said.body["state"].as_str().unwrap_or("gone").to_owned())
     }
 
+    /// A worker's requests in flight as reported, without those only reserved.
+    ///
+    /// # Errors
+    /// The service does not answer, or knows no such worker.
+    pub async fn in_flight(&self, id: &str) -> Result<u64> {
+        let said = self.call("GET", &format!("/v1/workers/{id}"), None).await?;
+        said.body["in_flight"].as_u64().with_context(|| format!("no in_flight in {said:?}"))
+    }
+
+    /// The gauges of every slot of an Envoy's topology, without Envoy's prefix: worker, rank, name. The rank is absent for
+    /// requests that carry none.
+    ///
+    /// # Errors
+    /// The service does not answer.
+    pub async fn gauges(&self, node: &str) -> Result<Vec<(Slot, String)>> {
+        let said = self.call("GET", &format!("/v1/topology?node={node}"), None).await?;
+        let topology: Topology = serde_json::from_value(said.body["topology"].clone())?;
+        Ok(topology.workers.iter().flat_map(gauges_of).collect())
+    }
+
     /// Ids of the workers that the filters of Envoy `node` are told of.
     ///
     /// # Errors
@@ -183,6 +245,26 @@ impl Service {
     }
 }
 
+/// Ranks in order, then one for requests without a rank.
+fn gauges_of(worker: &WorkerInfo) -> Vec<(Slot, String)> {
+    let mut ranks: Vec<Option<u32>> = worker
+        .endpoints
+        .iter()
+        .flat_map(|one| (one.dp_start..one.dp_start + one.dp_size).map(Some))
+        .collect();
+    match ranks.len() {
+        1 => ranks = vec![None],
+        _ => ranks.push(None),
+    }
+    let Some(first) = worker.first_slot else { return Vec::new() };
+    let slot = |rank| Slot { worker: worker.id.to_string(), rank };
+    ranks
+        .into_iter()
+        .zip(first..)
+        .map(|(rank, n)| (slot(rank), format!("rankpin.slot.{n}.in_flight")))
+        .collect()
+}
+
 /// A new process, and where it listens.
 async fn launch(
     folder: &Path,
@@ -196,11 +278,10 @@ async fn launch(
     let mut command = Command::new(artifacts::program("rankpin")?);
     command.args(["serve", "--data", &data, "--control", &control, "--addr-file"]).arg(&file);
     command.args(["--probe-interval-ms", &plan.probe_interval_ms.to_string()]);
-    command.arg("--state-dir").arg(folder.join("state"));
-    if let Some(policy) = plan.policy {
+    command.arg("--state-dir").arg(folder.join(STATE));
+    if let Some(pool) = plan.pool() {
         let file = folder.join("service.json");
-        let config = json!({"pools": [{"name": "default", "policy": policy, "affinity": "hard"}]});
-        std::fs::write(&file, config.to_string())?;
+        std::fs::write(&file, json!({"pools": [pool]}).to_string())?;
         command.arg("--config").arg(file);
     }
     let mut child = Child::spawn("rankpin", command, &folder.join("service.log"))?;

@@ -1,9 +1,11 @@
 //! A whole installation for one test: engines, the service that knows them, Envoys in front; ready when it returns.
 
+use std::collections::BTreeMap;
+
 use anyhow::{Context, Result};
 
 use crate::bootstrap::{Bootstrap, Steering};
-use crate::client::Client;
+use crate::client::{Client, Slot};
 use crate::engine::{Engine, EngineSpec};
 use crate::envoy::Envoy;
 use crate::scratch::Scratch;
@@ -49,6 +51,13 @@ impl WorldPlan {
     #[must_use]
     pub fn policy(mut self, policy: &'static str) -> Self {
         self.service.policy = Some(policy);
+        self
+    }
+
+    /// Fields of pool `default`, by a config file.
+    #[must_use]
+    pub fn pool(mut self, fields: serde_json::Value) -> Self {
+        self.service.pool = fields;
         self
     }
 
@@ -201,6 +210,18 @@ impl World {
         let mut names: Vec<String> = self.engines.iter().map(|engine| engine.name().to_owned()).collect();
         names.sort();
         names
+    }
+
+    /// Requests in flight of every slot, by the gauges of the Envoy at `index`.
+    ///
+    /// # Errors
+    /// The service or the admin does not answer.
+    pub async fn in_flight(&self, index: usize) -> Result<BTreeMap<Slot, u64>> {
+        let gauges = self.service.gauges(&Self::node(index)).await?;
+        let stats: BTreeMap<String, u64> =
+            self.envoys[index].stats("rankpin.slot.").await?.into_iter().collect();
+        let value = |name: String| stats.get(&format!("wasmcustom.{name}")).copied().unwrap_or(0);
+        Ok(gauges.into_iter().map(|(slot, name)| (slot, value(name))).collect())
     }
 
     /// Puts the running parts' addresses into a shipped config.

@@ -34,6 +34,9 @@ pub enum Mode {
 pub struct EngineConfig {
     /// Where to listen; port 0 lets the kernel choose.
     pub listen: SocketAddr,
+    /// Where `/control/…` is answered as well, also while the port is closed; port 0 lets the kernel choose. Without
+    /// one the port cannot be closed.
+    pub control: Option<SocketAddr>,
     /// Sent back as `x-engine-name`.
     pub name: String,
     /// The one model served.
@@ -66,6 +69,7 @@ impl EngineConfig {
     pub fn new(ranks: u32) -> Self {
         Self {
             listen: SocketAddr::from(([127, 0, 0, 1], 0)),
+            control: None,
             name: "fake-engine".to_owned(),
             model: "tiny".to_owned(),
             ranks,

@@ -3,7 +3,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use hyper::Method;
+use hyper::{Method, StatusCode};
 use serde::Deserialize;
 
 /// Request header that asks for a fault on that request alone.
@@ -16,8 +16,8 @@ const FAULTS_MAX: usize = 64;
 pub(crate) enum Fault {
     /// `slow=MS`: the head comes late.
     Slow(Duration),
-    /// `500`
-    InternalError,
+    /// `500`, `502`, `504`: a failure said at once.
+    Failure(StatusCode),
     /// `503`, `503-retry-after=SECONDS`
     Unavailable { retry_after_s: Option<u64> },
     /// `429=SECONDS`
@@ -47,7 +47,9 @@ impl Fault {
             };
         }
         match text {
-            "500" => Some(Self::InternalError),
+            "500" => Some(Self::Failure(StatusCode::INTERNAL_SERVER_ERROR)),
+            "502" => Some(Self::Failure(StatusCode::BAD_GATEWAY)),
+            "504" => Some(Self::Failure(StatusCode::GATEWAY_TIMEOUT)),
             "503" => Some(Self::Unavailable { retry_after_s: None }),
             "reset" => Some(Self::Reset),
             "hang" => Some(Self::Hang),
@@ -169,8 +171,14 @@ mod tests {
         let take = |method, path| board.take(&method, path);
         assert_eq!(take(Method::GET, "/v1/models"), None);
         assert_eq!(take(Method::POST, "/v1/chat/completions"), Some(Fault::Reset));
-        assert_eq!(take(Method::POST, "/v1/completions"), Some(Fault::InternalError));
-        assert_eq!(take(Method::POST, "/v1/completions"), Some(Fault::InternalError));
+        assert_eq!(
+            take(Method::POST, "/v1/completions"),
+            Some(Fault::Failure(StatusCode::INTERNAL_SERVER_ERROR))
+        );
+        assert_eq!(
+            take(Method::POST, "/v1/completions"),
+            Some(Fault::Failure(StatusCode::INTERNAL_SERVER_ERROR))
+        );
         assert_eq!(take(Method::POST, "/v1/completions"), Some(Fault::Reset));
         assert_eq!(board.take_for_health(), None);
         board.clear();

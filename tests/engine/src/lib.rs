@@ -10,6 +10,7 @@ mod ask;
 mod body;
 mod config;
 mod control;
+mod door;
 mod fault;
 mod generate;
 mod json;

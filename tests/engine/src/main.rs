@@ -16,6 +16,9 @@ struct Arguments {
     /// Address to listen on; port 0 lets the kernel choose.
     #[arg(long, default_value = "127.0.0.1:0")]
     listen: SocketAddr,
+    /// A second address for /control calls, which allows the port itself to be closed; port 0 lets the kernel choose.
+    #[arg(long)]
+    control: Option<SocketAddr>,
     /// Data-parallel ranks behind the port.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
     ranks: u32,
@@ -49,7 +52,7 @@ struct Arguments {
     /// Sent back as x-engine-name.
     #[arg(long, default_value = "fake-engine")]
     name: String,
-    /// File to write the address to, whole or not at all.
+    /// File to write the address to, whole or not at all; a second line has that for /control calls.
     #[arg(long)]
     addr_file: Option<PathBuf>,
     /// Answer any POST with a constant: for measuring what stands in front.
@@ -64,6 +67,7 @@ impl Arguments {
     fn config(&self) -> EngineConfig {
         EngineConfig {
             listen: self.listen,
+            control: self.control,
             name: self.name.clone(),
             model: self.model.clone(),
             ranks: self.ranks,
@@ -108,7 +112,8 @@ async fn run(arguments: &Arguments) -> anyhow::Result<()> {
         .with_context(|| format!("cannot listen on {}", arguments.listen))?;
     let address = engine.address();
     if let Some(file) = &arguments.addr_file {
-        write_whole(file, &address.to_string())
+        let control = engine.control_address().map(|address| format!("\n{address}"));
+        write_whole(file, &format!("{address}{}", control.unwrap_or_default()))
             .with_context(|| format!("cannot write {}", file.display()))?;
     }
     // A reader that is gone is no reason to stop.

@@ -14,7 +14,7 @@ use crate::api::{self, Call};
 use crate::body::ResetSwitch;
 use crate::config::Mode;
 use crate::fault::{FAULT_HEADER, Fault};
-use crate::json::Raw;
+use crate::json::{Raw, object};
 use crate::shared::Shared;
 
 /// Largest body read; a larger one is a 413 and the end of the connection.
@@ -31,13 +31,26 @@ const NULL_REPLY: &str = concat!(
     r#""prompt_tokens_details":{"cached_tokens":0}}}"#
 );
 
+/// Which of its doors a request came in by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Side {
+    /// The port: everything there is.
+    Engine,
+    /// The second address: `/control/…` and nothing else, whatever the port is.
+    Control,
+}
+
 /// Answers one request; the service of every connection.
 pub(crate) async fn serve(
     shared: Arc<Shared>,
+    side: Side,
     reset: ResetSwitch,
     request: Request<Incoming>,
 ) -> Result<Answer, Infallible> {
-    let mut answer = route(&shared, reset, request).await;
+    let mut answer = match side {
+        Side::Engine => route(&shared, reset, request).await,
+        Side::Control => aside(&shared, request).await,
+    };
     let headers = answer.headers_mut();
     if let Ok(name) = HeaderValue::from_str(&shared.config.name) {
         headers.insert(ENGINE_NAME, name);
@@ -58,6 +71,21 @@ async fn route(shared: &Arc<Shared>, reset: ResetSwitch, request: Request<Incomi
         (&Method::POST, _) if shared.config.mode == Mode::Null => null(request.into_body()).await,
         _ => recorded(shared, reset, request).await,
     }
+}
+
+/// The second address.
+async fn aside(shared: &Arc<Shared>, request: Request<Incoming>) -> Answer {
+    match (request.method(), request.uri().path()) {
+        (&Method::POST, "/control/close") => door(shared, false).await,
+        (&Method::POST, "/control/open") => door(shared, true).await,
+        (_, path) if path.starts_with("/control/") => control(shared, request).await,
+        _ => empty(StatusCode::NOT_FOUND),
+    }
+}
+
+async fn door(shared: &Shared, open: bool) -> Answer {
+    shared.door.set(open).await;
+    json(StatusCode::OK, object! { "open": open })
 }
 
 async fn control(shared: &Arc<Shared>, request: Request<Incoming>) -> Answer {
@@ -116,7 +144,7 @@ async fn recorded(shared: &Arc<Shared>, reset: ResetSwitch, request: Request<Inc
 async fn instead(fault: Option<Fault>, reset: &ResetSwitch) -> Option<Answer> {
     match fault? {
         Fault::Slow(delay) => tokio::time::sleep(delay).await,
-        Fault::InternalError => return Some(failure(StatusCode::INTERNAL_SERVER_ERROR, None)),
+        Fault::Failure(status) => return Some(failure(status, None)),
         Fault::Unavailable { retry_after_s } => {
             return Some(failure(StatusCode::SERVICE_UNAVAILABLE, retry_after_s));
         }
@@ -136,6 +164,7 @@ async fn instead(fault: Option<Fault>, reset: &ResetSwitch) -> Option<Answer> {
 fn failure(status: StatusCode, retry_after_s: Option<u64>) -> Answer {
     let kind = match status {
         StatusCode::INTERNAL_SERVER_ERROR => "InternalServerError",
+        StatusCode::BAD_GATEWAY | StatusCode::GATEWAY_TIMEOUT => "UpstreamError",
         StatusCode::TOO_MANY_REQUESTS => "RateLimitError",
         _ => "ServiceUnavailableError",
     };

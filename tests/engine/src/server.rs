@@ -10,10 +10,11 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, Semaphore};
-use tokio::task::{JoinHandle, JoinSet};
+use tokio::task::JoinSet;
 
 use crate::config::EngineConfig;
-use crate::route::serve;
+use crate::door::Port;
+use crate::route::{Side, serve};
 use crate::shared::Shared;
 
 /// Connections at once; the next one waits in the listener's queue.
@@ -22,30 +23,44 @@ const CONNECTIONS_MAX: usize = 16_384;
 const HEAD_READ_MAX: Duration = Duration::from_secs(300);
 /// Largest request head.
 const HEAD_BYTES_MAX: usize = 512 << 10;
+/// Pause before the next try when there is no descriptor left.
+const DESCRIPTORS_WAIT: Duration = Duration::from_millis(10);
 
 /// A running engine. Dropping it closes its port and all its connections.
 pub struct Engine {
     address: SocketAddr,
-    accepting: JoinHandle<()>,
+    control: Option<SocketAddr>,
+    tasks: JoinSet<()>,
 }
 
 impl Engine {
     /// Starts an engine on the current tokio runtime; it accepts connections when this returns.
     ///
     /// # Errors
-    /// The address cannot be listened on.
+    /// An address cannot be listened on.
     pub async fn spawn(config: EngineConfig) -> anyhow::Result<Self> {
-        let listener = TcpListener::bind(config.listen).await?;
-        let address = listener.local_addr()?;
-        let shared = Shared::new(config)?;
-        let accepting = tokio::spawn(accept(listener, shared));
-        Ok(Self { address, accepting })
+        let (port, listener) = Port::bind(config.listen, config.control.is_some())?;
+        let control = config.control.map(|address| Port::bind(address, false)).transpose()?;
+        let (address, shared) = (port.address(), Shared::new(config)?);
+        let mut tasks = JoinSet::new();
+        tasks.spawn(keep(port, listener, Arc::clone(&shared)));
+        let control = control.map(|(port, listener)| {
+            tasks.spawn(accept(listener, shared, Side::Control));
+            port.address()
+        });
+        Ok(Self { address, control, tasks })
     }
 
     /// Where it listens.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Where it answers `/control/…` besides, if it was told to.
+    #[must_use]
+    pub fn control_address(&self) -> Option<SocketAddr> {
+        self.control
     }
 
     /// `http://` and the address.
@@ -56,17 +71,32 @@ impl Engine {
 
     /// Serves until the process ends.
     pub async fn serve(mut self) {
-        let _ = (&mut self.accepting).await;
+        while self.tasks.join_next().await.is_some() {}
     }
 }
 
-impl Drop for Engine {
-    fn drop(&mut self) {
-        self.accepting.abort();
+/// Accepts while the port shall be open. Closing ends the connections as well: their tasks die with [`accept`].
+async fn keep(port: Port, listener: TcpListener, shared: Arc<Shared>) {
+    let mut listener = Some(listener);
+    loop {
+        if let Some(listener) = listener.take() {
+            shared.door.told(true);
+            tokio::select! {
+                () = accept(listener, Arc::clone(&shared), Side::Engine) => return,
+                () = shared.door.wanted(false), if port.is_closable() => {}
+            }
+            shared.door.told(false);
+        }
+        shared.door.wanted(true).await;
+        match port.open() {
+            Ok(opened) => listener = Some(opened),
+            // Out of descriptors, as below.
+            Err(_) => tokio::time::sleep(DESCRIPTORS_WAIT).await,
+        }
     }
 }
 
-async fn accept(listener: TcpListener, shared: Arc<Shared>) {
+async fn accept(listener: TcpListener, shared: Arc<Shared>, side: Side) {
     let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     // Connections die with this set, and the set with this task.
     let mut connections = JoinSet::new();
@@ -76,23 +106,23 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>) {
             Ok((stream, _)) => {
                 let shared = Arc::clone(&shared);
                 connections.spawn(async move {
-                    connection(stream, shared).await;
+                    connection(stream, shared, side).await;
                     drop(place);
                 });
             }
             // Out of descriptors: closing connections will free some.
-            Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
+            Err(_) => tokio::time::sleep(DESCRIPTORS_WAIT).await,
         }
         while connections.try_join_next().is_some() {}
     }
 }
 
 /// Serves one connection until it ends or a fault asks for its reset.
-async fn connection(stream: TcpStream, shared: Arc<Shared>) {
+async fn connection(stream: TcpStream, shared: Arc<Shared>, side: Side) {
     let _ = stream.set_nodelay(true);
     let reset = Arc::new(Notify::new());
     let switch = Arc::clone(&reset);
-    let service = service_fn(move |request| serve(Arc::clone(&shared), Arc::clone(&switch), request));
+    let service = service_fn(move |request| serve(Arc::clone(&shared), side, Arc::clone(&switch), request));
     let mut connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_READ_MAX)

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::config::EngineConfig;
+use crate::door::Door;
 use crate::fault::FaultBoard;
 use crate::model::Model;
 use crate::ranks::Ranks;
@@ -17,6 +18,7 @@ pub(crate) struct Shared {
     pub(crate) ranks: Arc<Ranks>,
     pub(crate) log: RequestLog,
     pub(crate) faults: FaultBoard,
+    pub(crate) door: Door,
     in_flight: AtomicUsize,
     ids: AtomicUsize,
 }
@@ -32,6 +34,7 @@ impl Shared {
             config,
             log: RequestLog::default(),
             faults: FaultBoard::default(),
+            door: Door::new(),
             in_flight: AtomicUsize::new(0),
             ids: AtomicUsize::new(0),
         }))

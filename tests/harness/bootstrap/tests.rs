@@ -12,6 +12,8 @@ static_resources:
     filter_chains:
     - filters:
       - typed_config:
+          early_header_mutation_extensions:
+          - typed_config: {mutations: [{remove: x-rankpin-cluster}, {remove: x-rankpin-worker}, {remove: x-rankpin-rank}]}
           http_filters:
           - name: rankpin
             typed_config:
@@ -52,4 +54,13 @@ fn the_filter_can_be_taken_out() {
     let mut bootstrap = sample();
     bootstrap.without_filter();
     assert!(!bootstrap.json().contains(WASM_TYPE) && bootstrap.json().contains("router"));
+}
+
+#[test]
+fn a_trusted_listener_keeps_what_callers_name_and_nothing_else() {
+    let mut bootstrap = sample();
+    bootstrap.trusted().unwrap();
+    let text = bootstrap.json();
+    assert!(text.contains(r#"[{"remove":"x-rankpin-cluster"}]"#), "{text}");
+    assert!(text.contains(r#"trust\":\"callers"#), "{text}");
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use crate::support::{chat, start};
+use crate::support::{Asked, chat, start};
 
 const CHAT: &str = "/v1/chat/completions";
 
@@ -14,7 +14,9 @@ async fn statuses() {
     let engine = start(1, |_| {}).await;
     for (fault, status, retry_after) in [
         ("500", 500, None),
+        ("502", 502, None),
         ("503", 503, None),
+        ("504", 504, None),
         ("503-retry-after=7", 503, Some("7")),
         ("429=2", 429, Some("2")),
     ] {
@@ -138,4 +140,37 @@ async fn a_wrong_order_is_refused_with_a_sentence() {
         assert_eq!(got.status, 400, "{wrong}");
         assert!(got.json()["error"].is_string());
     }
+}
+
+/// A closed port refuses, ends what it has, and is the same port afterwards.
+#[tokio::test]
+async fn a_port_closes_and_opens_again_and_control_goes_on() {
+    let engine = start(1, |config| config.control = Some(([127, 0, 0, 1], 0).into())).await;
+    let control = engine.engine.control_address().unwrap();
+    engine.order_fault(json!({ "fault": "hang", "times": 1 })).await;
+    let waiting = engine.raw("POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\n{}");
+    let closing = async {
+        while engine.requests().await.is_empty() {
+            tokio::task::yield_now().await;
+        }
+        door(&engine, control, "close").await;
+    };
+    let ((seen, _), ()) = tokio::join!(waiting, closing);
+    assert!(seen.is_empty(), "an answer came before the end");
+    for _ in 0..2 {
+        let refused = tokio::net::TcpStream::connect(engine.engine.address()).await.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
+        let listing = engine.client.get(format!("http://{control}/control/requests")).send().await.unwrap();
+        assert_eq!(listing.status(), 200);
+        door(&engine, control, "open").await;
+        assert_eq!(engine.post("/v1/chat/completions", &[], &chat("hi")).await.status, 200);
+        door(&engine, control, "close").await;
+    }
+    let other = engine.client.get(format!("http://{control}/v1/models")).send().await.unwrap();
+    assert_eq!(other.status(), 404, "the second address is for control alone");
+}
+
+async fn door(engine: &Asked, control: std::net::SocketAddr, what: &str) {
+    let url = format!("http://{control}/control/{what}");
+    assert_eq!(engine.client.post(url).send().await.unwrap().status(), 200);
 }
