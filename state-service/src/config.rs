@@ -4,7 +4,9 @@
 //! and knows neither command lines nor listeners.
 
 use crate::declare::{self, Faults, Fields, POOL_DEFAULT, WorkerSpec};
-use routing::contract::{Affinity, DEVICE_RATIO_DEFAULT, Policy, PoolInfo};
+use routing::contract::{
+    Affinity, DEVICE_RATIO_DEFAULT, Policy, PoolInfo, RankChoice, RankPick, SOFT_MARGIN_PERCENT_DEFAULT,
+};
 use routing::id::PoolName;
 use routing::time::Millis;
 use serde_json::Value;
@@ -80,10 +82,19 @@ const POLICIES: &[(&str, Policy)] = &[
     ("random", Policy::Random),
     ("power_of_two", Policy::PowerOfTwo),
     ("device_aware", Policy::DeviceAware),
+    ("direct", Policy::Direct),
 ];
 /// Largest device ratio: an accelerator that carries a thousand CPU workers' load.
 const DEVICE_RATIO_MAX: u32 = 1000;
-const AFFINITIES: &[(&str, Affinity)] = &[("hard", Affinity::Hard), ("off", Affinity::Off)];
+const AFFINITIES: &[(&str, Affinity)] =
+    &[("hard", Affinity::Hard), ("soft", Affinity::Soft), ("off", Affinity::Off)];
+const RANKS: &[(&str, RankChoice)] =
+    &[("auto", RankChoice::Auto), ("pinned", RankChoice::Pinned), ("engine", RankChoice::Engine)];
+const RANK_PICKS: &[(&str, RankPick)] = &[("hash", RankPick::Hash), ("least_loaded", RankPick::LeastLoaded)];
+/// Least soft margin: a worker is left for one that carries less, never for one that carries more.
+const SOFT_MARGIN_PERCENT_MIN: u32 = 100;
+/// Largest soft margin: a hundred times the least load is as good as `hard`.
+const SOFT_MARGIN_PERCENT_MAX: u32 = 10_000;
 
 fn pools(values: &[Value], faults: &mut Faults) -> Vec<PoolInfo> {
     let mut seen = BTreeSet::new();
@@ -108,9 +119,21 @@ fn pool(value: &Value, path: &str, faults: &mut Faults) -> Option<PoolInfo> {
     let affinity = fields.choice(faults, "affinity", AFFINITIES);
     let ttl_s = fields.number(faults, "ttl_s", 1..=TTL_S_MAX, 1800);
     let device_ratio = fields.number(faults, "device_ratio", 1..=DEVICE_RATIO_MAX, DEVICE_RATIO_DEFAULT);
+    let rank = fields.choice(faults, "rank", RANKS);
+    let rank_pick = fields.choice(faults, "rank_pick", RANK_PICKS);
+    let margins = SOFT_MARGIN_PERCENT_MIN..=SOFT_MARGIN_PERCENT_MAX;
+    let margin = fields.number(faults, "soft_margin_percent", margins, SOFT_MARGIN_PERCENT_DEFAULT);
     fields.close(faults);
-    let ttl_ms = Millis::from_secs(ttl_s.into());
-    Some(PoolInfo { policy, affinity, ttl_ms, device_ratio, ..PoolInfo::with_defaults(name?) })
+    Some(PoolInfo {
+        policy,
+        affinity,
+        ttl_ms: Millis::from_secs(ttl_s.into()),
+        device_ratio,
+        rank,
+        rank_pick,
+        soft_margin_percent: margin,
+        ..PoolInfo::with_defaults(name?)
+    })
 }
 
 fn workers(values: &[Value], pools: &[PoolInfo], faults: &mut Faults) -> Vec<WorkerSpec> {

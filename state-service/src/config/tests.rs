@@ -2,7 +2,7 @@
 
 use super::{OtherPools, ServiceConfig, parse};
 use expect_test::{Expect, expect};
-use routing::contract::{Affinity, Policy};
+use routing::contract::{Affinity, Policy, RankChoice, RankPick, Ranks};
 use routing::time::Millis;
 use serde_json::{Value, json};
 
@@ -36,13 +36,39 @@ fn pools_have_defaults_and_are_sorted_by_name() {
 }
 
 #[test]
+fn a_soft_or_direct_pool_says_how_and_the_rest_has_defaults() {
+    let file = json!({ "pools": [
+        { "name": "a" },
+        { "name": "b", "policy": "direct", "affinity": "soft", "rank": "engine", "rank_pick": "least_loaded",
+          "soft_margin_percent": 100 },
+        { "name": "c", "affinity": "soft", "rank": "pinned", "rank_pick": "hash", "soft_margin_percent": 10_000 },
+        { "name": "d", "affinity": "soft", "rank": "auto" },
+    ]});
+    let config = parse(file.to_string().as_bytes()).unwrap();
+    let said = config
+        .pools
+        .iter()
+        .map(|p| (p.policy, p.affinity, p.rank, p.rank_pick, p.soft_margin_percent, p.ranks()));
+    let expected = [
+        (Policy::LeastLoaded, Affinity::Hard, RankChoice::Auto, RankPick::Hash, 150, Ranks::Pinned),
+        (Policy::Direct, Affinity::Soft, RankChoice::Engine, RankPick::LeastLoaded, 100, Ranks::Engine),
+        (Policy::LeastLoaded, Affinity::Soft, RankChoice::Pinned, RankPick::Hash, 10_000, Ranks::Pinned),
+        (Policy::LeastLoaded, Affinity::Soft, RankChoice::Auto, RankPick::Hash, 150, Ranks::Bound),
+    ];
+    assert_eq!(said.collect::<Vec<_>>(), expected);
+}
+
+#[test]
 fn every_fault_is_told_at_once_with_its_path() {
     refused(
         &json!({
             "pools": [
-                { "name": "a", "policy": "fastest", "affinity": "soft", "ttl_s": 0 },
+                { "name": "a", "policy": "fastest", "affinity": "warm", "ttl_s": 0 },
                 { "name": "a", "ttl": 5 },
                 { "ttl_s": 31_536_001 },
+                { "name": "b", "rank": "hash", "rank_pick": "pinned", "soft_margin_percent": 99 },
+                { "name": "c", "rank": 1, "rank_pick": [], "soft_margin_percent": 10_001 },
+                { "name": "d", "soft_margin_percent": 1.5 },
             ],
             "workers": [
                 { "id": "w1", "endpoints": [{ "address": "a:1" }] },
@@ -52,14 +78,21 @@ fn every_fault_is_told_at_once_with_its_path() {
             "listen": "0.0.0.0",
         }),
         &expect![[r#"
-            pools[0].policy: "fastest" is not known (allowed: least_loaded, session_hash, round_robin, random, power_of_two, device_aware)
-            pools[0].affinity: "soft" is not known (allowed: hard, off)
+            pools[0].policy: "fastest" is not known (allowed: least_loaded, session_hash, round_robin, random, power_of_two, device_aware, direct)
+            pools[0].affinity: "warm" is not known (allowed: hard, soft, off)
             pools[0].ttl_s: 0 is out of range (allowed: a whole number in 1..=31536000)
-            pools[1].ttl: unknown field (allowed: name, policy, affinity, ttl_s, device_ratio)
+            pools[1].ttl: unknown field (allowed: name, policy, affinity, ttl_s, device_ratio, rank, rank_pick, soft_margin_percent)
             pools[1].name: a is listed twice (allowed: each name once)
             pools[2].name: is missing (allowed: a pool name)
             pools[2].ttl_s: 31536001 is out of range (allowed: a whole number in 1..=31536000)
-            workers[0].pool: pool default is not listed (allowed: a)
+            pools[3].rank: "hash" is not known (allowed: auto, pinned, engine)
+            pools[3].rank_pick: "pinned" is not known (allowed: hash, least_loaded)
+            pools[3].soft_margin_percent: 99 is out of range (allowed: a whole number in 100..=10000)
+            pools[4].rank: is a number (allowed: auto, pinned, engine)
+            pools[4].rank_pick: is a list (allowed: hash, least_loaded)
+            pools[4].soft_margin_percent: 10001 is out of range (allowed: a whole number in 100..=10000)
+            pools[5].soft_margin_percent: 1.5 is not whole (allowed: a whole number in 100..=10000)
+            workers[0].pool: pool default is not listed (allowed: a, b, c, d)
             workers[1].endpoints[0].address: "a" has no port (allowed: host:port, or [IPv6]:port)
             workers[1].id: w1 is listed twice (allowed: each id once)
             workers[2].id: is missing (allowed: 1..=63 bytes of letters, digits, '-', '_', '.')
