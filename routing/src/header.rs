@@ -89,6 +89,11 @@ pub mod gauge {
     pub const SNAPSHOT: &str = "rankpin.snapshot";
     /// Workers this Envoy may use, as last heard.
     pub const WORKERS: &str = "rankpin.workers";
+    /// Requests of this Envoy in flight on the fleet's slot `n`. Numbers are given by the service and given again.
+    #[must_use]
+    pub fn slot_in_flight(n: u32) -> String {
+        format!("rankpin.slot.{n}.in_flight")
+    }
 }
 
 /// Keys of Envoy's shared data; a fixed set, since nothing there can be deleted.
