@@ -5,16 +5,23 @@ use crate::{host, store, vm};
 use proxy_wasm::traits::{Context, HttpContext};
 use proxy_wasm::types::Action;
 use routing::contract::{REPORT_PATH, ROUTE_PATH, RouteReply};
-use routing::flow::{AnswerHead, Counter, Effect, Env, Head, LocalReply, Next, RequestFlow, RouteFailure};
+use routing::flow::{
+    AnswerHead, By, Counter, Effect, Ending, Env, EnvoyReason, Head, Next, RequestFlow, RouteFailure,
+};
 use routing::header::{http, shared};
 use routing::session::RequestView;
-use routing::time::Millis;
+use routing::time::{Millis, Timestamp};
 use std::rc::Rc;
 
 /// Largest route answer read, in bytes.
 const REPLY_BYTES_MAX: usize = 64 << 10;
 /// An urgent report is given up after this long; the regular one repeats it.
 const URGENT_TIMEOUT: Millis = Millis(1000);
+/// A stream that ends sooner after its answer's head is not asked how it ended: that costs a hostcall, and so short an answer
+/// tells of a broken worker with the next one as well.
+const ENDING_ASKED_AFTER: Millis = Millis(50);
+/// Envoy's word for an answer that broke off.
+const BROKEN: &[u8] = b"upstream_reset_after_response_started";
 
 pub(crate) struct Downstream {
     id: u32,
@@ -22,7 +29,8 @@ pub(crate) struct Downstream {
     flow: RequestFlow,
     call: Option<u32>,
     paused: bool,
-    answer: Option<AnswerHead>,
+    /// When the answer's head came.
+    answered: Option<Timestamp>,
 }
 
 /// Headers and pages of the running request, read when asked for.
@@ -46,7 +54,7 @@ impl Head for Live {
 
 impl Downstream {
     pub(crate) fn new(id: u32, plugin: Rc<Plugin>) -> Self {
-        Self { id, plugin, flow: RequestFlow::default(), call: None, paused: false, answer: None }
+        Self { id, plugin, flow: RequestFlow::default(), call: None, paused: false, answered: None }
     }
 
     /// One step of the flow, on this VM's state.
@@ -68,6 +76,7 @@ impl Downstream {
         for effect in effects {
             match effect {
                 Effect::SetHeader(name, value) => host::set_request_header(name, &value),
+                Effect::SetResponseHeader(name, value) => host::set_response_header(name, &value),
                 Effect::RemoveHeader(name) => host::remove_request_header(name),
                 Effect::Note(text) => host::set_property(routing::header::PROPERTY, &text),
                 Effect::Count(counter) => {
@@ -87,12 +96,18 @@ impl Downstream {
                     }
                 }
                 Effect::ReportNow => self.report_now(),
-                Effect::Respond(reply) => respond(&reply),
+                Effect::Respond(reply) => host::answer(&reply),
                 Effect::Resume if self.paused => host::resume_request(),
                 Effect::Resume => next = Next::Continue,
             }
         }
         next
+    }
+
+    fn ending(&self, now: Timestamp) -> Ending {
+        let long = self.answered.is_some_and(|at| now.since(at) >= ENDING_ASKED_AFTER);
+        let details = long.then(|| host::property("response\0code_details")).flatten();
+        if details.is_some_and(|d| d.starts_with(BROKEN)) { Ending::BrokenStream } else { Ending::Plain }
     }
 
     fn routed(&mut self, answer: Result<RouteReply, RouteFailure>) -> Next {
@@ -112,13 +127,15 @@ impl Downstream {
     }
 }
 
-fn respond(reply: &LocalReply) {
-    let retry_after = reply.retry_after_s.map(|s| s.to_string());
-    let mut headers = vec![(http::CONTENT_TYPE, "application/json")];
-    if let Some(seconds) = &retry_after {
-        headers.push((http::RETRY_AFTER, seconds));
+/// Who answered; `retry_after` is read only where it matters.
+fn origin(status: u16) -> By {
+    let details = host::property("response\0code_details").unwrap_or_default();
+    if details == b"via_upstream" {
+        let busy = matches!(status, 429 | 503);
+        By::Engine(busy.then(|| host::response_header(http::RETRY_AFTER)).flatten())
+    } else {
+        By::Envoy(EnvoyReason::of_details(&details))
     }
-    host::respond(reply.status, &headers, reply.body.as_bytes());
 }
 
 fn reply(headers: usize, body: usize) -> Result<RouteReply, RouteFailure> {
@@ -145,9 +162,10 @@ impl Context for Downstream {
 /// The request is over, however it ended: Envoy deletes its context. (One callback less than `on_done`, which comes just before.)
 impl Drop for Downstream {
     fn drop(&mut self) {
-        let answer = self.answer;
+        let now = host::now();
+        let ending = self.ending(now);
         let mut effects = Vec::new();
-        vm::with(|shared| self.flow.ended(&mut shared.vm, answer, &mut effects));
+        vm::with(|shared| self.flow.ended(&mut shared.vm, now, ending, &mut effects));
         self.run(effects, Next::Continue);
     }
 }
@@ -166,11 +184,14 @@ impl HttpContext for Downstream {
     }
 
     fn on_http_response_headers(&mut self, _headers: usize, _end: bool) -> Action {
-        if vm::with(|shared| self.flow.wants_answer(&shared.vm)) == Some(true) {
-            let by_engine = host::property("response\0code_details").as_deref() == Some(b"via_upstream");
-            let head = AnswerHead { status: host::response_status().unwrap_or(0), by_engine };
-            self.answer = Some(head);
-            let (_, effects) = self.step(|flow, env, out| flow.answered(env, head, out));
+        self.answered = Some(host::now());
+        let tells = self.plugin.config.served_header;
+        if vm::with(|shared| self.flow.wants_answer(&shared.vm, tells)) == Some(true) {
+            let status = host::response_status().unwrap_or(0);
+            let asks = vm::with(|shared| self.flow.wants_origin(&shared.vm, status)) == Some(true);
+            let by = if asks { origin(status) } else { By::Engine(None) };
+            let head = AnswerHead { status, by };
+            let (_, effects) = self.step(|flow, env, out| flow.answered(env, &head, out));
             self.run(effects, Next::Continue);
         }
         Action::Continue

@@ -3,6 +3,8 @@
 //! The SDK's own wrappers panic on a status they do not expect, and a panic kills every stream of the VM.
 #![allow(unsafe_code, reason = "the ABI is pointers; every wrapper below is safe to call with any argument")]
 
+use routing::flow::LocalReply;
+use routing::header::http;
 use routing::time::Timestamp;
 
 const OK: u32 = 0;
@@ -119,6 +121,23 @@ pub(crate) fn set_request_header(name: &str, value: &str) {
     };
 }
 
+pub(crate) fn set_response_header(name: &str, value: &str) {
+    // SAFETY: both slices live through the call.
+    let _ = unsafe {
+        proxy_replace_header_map_value(
+            RESPONSE_HEADERS,
+            name.as_ptr(),
+            name.len(),
+            value.as_ptr(),
+            value.len(),
+        )
+    };
+}
+
+pub(crate) fn response_header(name: &str) -> Option<Vec<u8>> {
+    header(RESPONSE_HEADERS, name)
+}
+
 pub(crate) fn remove_request_header(name: &str) {
     // SAFETY: the slice lives through the call.
     let _ = unsafe { proxy_remove_header_map_value(REQUEST_HEADERS, name.as_ptr(), name.len()) };
@@ -229,8 +248,18 @@ pub(crate) fn plugin_configuration(size: usize) -> Vec<u8> {
         .unwrap_or_default()
 }
 
-/// Answers the client. Headers are (name, value) pairs.
-pub(crate) fn respond(status: u32, headers: &[(&str, &str)], body: &[u8]) {
+/// Answers the client.
+pub(crate) fn answer(reply: &LocalReply) {
+    let retry_after = reply.retry_after_s.map(|s| s.to_string());
+    let mut headers = vec![(http::CONTENT_TYPE, "application/json")];
+    if let Some(seconds) = &retry_after {
+        headers.push((http::RETRY_AFTER, seconds));
+    }
+    respond(reply.status, &headers, reply.body.as_bytes());
+}
+
+/// Headers are (name, value) pairs.
+fn respond(status: u32, headers: &[(&str, &str)], body: &[u8]) {
     let headers = pairs(headers);
     // SAFETY: all slices live through the call.
     let _ = unsafe {

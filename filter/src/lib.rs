@@ -7,6 +7,7 @@ mod downstream;
 mod host;
 mod roles;
 mod root;
+mod seats;
 mod store;
 mod upstream;
 mod vm;

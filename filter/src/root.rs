@@ -4,7 +4,7 @@ use crate::downstream::Downstream;
 use crate::roles::Plugin;
 use crate::upstream::Upstream;
 use crate::watch::Watch;
-use crate::{host, store, vm};
+use crate::{host, seats, store, vm};
 use proxy_wasm::traits::{Context, HttpContext, RootContext};
 use proxy_wasm::types::ContextType;
 use routing::config::{FilterConfig, Watcher};
@@ -123,6 +123,7 @@ impl RootContext for Root {
         match &mut self.role {
             Role::Downstream(plugin, watch) => {
                 Self::report(plugin);
+                seats::write();
                 if let Some(watch) = watch {
                     watch.tick(plugin);
                 }

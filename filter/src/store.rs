@@ -6,6 +6,7 @@ use routing::directory::Directory;
 use routing::flow::PageChange;
 use routing::header::shared;
 use routing::page;
+use routing::seat;
 use routing::vm::Vm;
 use routing::watch::{Position, StoredFleet, gauge_parts};
 
@@ -39,6 +40,9 @@ pub(crate) fn open_pages(count: u32, bytes: usize) -> (u32, usize) {
     for n in 0..shared::CURSORS {
         host::set_shared(&shared::cursor(n), &0u64.to_le_bytes(), 0);
     }
+    for n in 0..shared::SEATS {
+        host::set_shared(&shared::seat(n), &seat::free(), 0);
+    }
     host::set_shared(shared::PAGES, format!("{count} {bytes}").as_bytes(), 0);
     (count, bytes)
 }
@@ -46,6 +50,11 @@ pub(crate) fn open_pages(count: u32, bytes: usize) -> (u32, usize) {
 fn geometry(value: &[u8]) -> Option<(u32, usize)> {
     let (count, bytes) = std::str::from_utf8(value).ok()?.split_once(' ')?;
     Some((count.parse().ok()?, bytes.parse().ok()?))
+}
+
+/// A seat's bytes and compare-and-swap number; an empty value, which Envoy gives back as none, is a free seat.
+pub(crate) fn seat(key: &str) -> Option<(Vec<u8>, u32)> {
+    host::shared(key)
 }
 
 pub(crate) fn page_bytes(n: u32) -> Option<Vec<u8>> {

@@ -4,7 +4,7 @@ use crate::{host, vm};
 use proxy_wasm::traits::{Context, HttpContext};
 use proxy_wasm::types::Action;
 use routing::attempt::{Attempt, REMOVED};
-use routing::header;
+use routing::header::{self, http};
 
 #[derive(Default)]
 pub(crate) struct Upstream {
@@ -18,13 +18,18 @@ impl HttpContext for Upstream {
         let note = host::text_property(header::PROPERTY);
         let address = host::text_property("upstream\0address").unwrap_or_default();
         let start = vm::with(|shared| {
-            let start = self.attempt.begin(&mut shared.vm, note.as_deref(), &address);
+            let start = self.attempt.begin(&mut shared.vm, host::now(), note.as_deref(), &address);
             if let Some(counter) = start.count {
                 shared.count(counter);
             }
             start
         });
-        match start.and_then(|start| start.rank) {
+        let start = start.unwrap_or_default();
+        if let Some(reply) = &start.refuse {
+            host::answer(reply);
+            return Action::Pause;
+        }
+        match start.rank {
             Some(rank) => host::set_request_header(rank.header, &rank.value),
             None => host::remove_request_header(header::VLLM_RANK),
         }
@@ -35,10 +40,11 @@ impl HttpContext for Upstream {
     }
 
     fn on_http_response_headers(&mut self, _headers: usize, _end: bool) -> Action {
-        if vm::with(|shared| self.attempt.wants_answer(&shared.vm)) == Some(true) {
-            let status = host::response_status().unwrap_or(0);
-            vm::with(|shared| self.attempt.answered(&mut shared.vm, status));
-        }
+        let status = host::response_status().unwrap_or(0);
+        let retry_after =
+            matches!(status, 429 | 503).then(|| host::response_header(http::RETRY_AFTER)).flatten();
+        let now = host::now();
+        vm::with(|shared| self.attempt.answered(&mut shared.vm, now, status, retry_after.as_deref()));
         Action::Continue
     }
 }

@@ -1,5 +1,6 @@
 //! This VM's state and its metrics. One VM is one thread, so a `RefCell` in thread-local storage is all the sharing there is.
 
+use crate::seats::Seat;
 use crate::{host, store};
 use routing::directory::Directory;
 use routing::flow::Counter;
@@ -19,6 +20,8 @@ pub(crate) struct Shared {
     seen: u64,
     urgent: u32,
     warned_role: bool,
+    warned_cluster: bool,
+    pub(crate) seat: Seat,
     pub(crate) report_call: Option<u32>,
 }
 
@@ -69,6 +72,8 @@ impl Shared {
             seen: 0,
             urgent: 0,
             warned_role: false,
+            warned_cluster: false,
+            seat: Seat::default(),
             report_call: None,
         })
     }
@@ -96,6 +101,13 @@ impl Shared {
     pub(crate) fn count(&mut self, counter: Counter) {
         if let Some((_, id)) = self.counters.iter().find(|(known, _)| *known == counter) {
             host::increment(*id, 1);
+        }
+        if counter == Counter::ClusterMissing && !self.warned_cluster {
+            self.warned_cluster = true;
+            log::warn!(
+                "Envoy does not know the cluster of a declared worker: add '{}ID' to its config, or use steering 'endpoints'",
+                header::cluster::WORKER_PREFIX
+            );
         }
         if counter == Counter::UpstreamRoleMissing && !self.warned_role {
             self.warned_role = true;

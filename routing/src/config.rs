@@ -38,6 +38,15 @@ pub enum Watcher {
     Singleton,
 }
 
+/// Whose word on targets counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trust {
+    /// Nobody's: clients choose no worker.
+    Nobody,
+    /// Callers of this listener may name worker and rank.
+    Callers,
+}
+
 /// Checked config of the filter. Every field is set; defaults are in [`raw`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FilterConfig {
@@ -59,6 +68,10 @@ pub struct FilterConfig {
     pub pool: Option<PoolName>,
     /// How a request reaches its slot.
     pub steering: Steering,
+    /// Whether callers may name their target.
+    pub trust: Trust,
+    /// Whether answers tell in [`crate::header::SERVED`] who served.
+    pub served_header: bool,
     /// Behaviour before the first topology.
     pub on_no_topology: NoTopology,
     /// Pages of cached bindings in shared data.

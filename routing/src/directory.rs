@@ -3,7 +3,8 @@
 //! Built once per version, never per request. Does not know where the blobs come from.
 
 use crate::contract::{
-    Affinity, Device, EndpointInfo, Engine, Fleet, PoolInfo, RankNumbering, Topology, WorkerInfo, WorkerState,
+    Affinity, Device, EndpointInfo, Engine, Fleet, PoolInfo, RankNumbering, Ranks, Topology, WorkerInfo,
+    WorkerState,
 };
 use crate::hash::{hashed_rank, worker_hash};
 use crate::header;
@@ -23,6 +24,10 @@ pub struct Pool {
     pub rules: Rules,
     /// How strongly a session is pinned.
     pub affinity: Affinity,
+    /// What a session's turns carry as rank.
+    pub ranks: Ranks,
+    /// How far a soft session's worker may be above the best one.
+    pub soft_margin_percent: u32,
     /// Idle time after which a binding expires.
     pub ttl: Millis,
     /// Name of its Envoy cluster under `endpoints` steering.
@@ -54,8 +59,12 @@ pub struct Worker {
     pub dp_size: u32,
     /// Whether it may be used.
     pub state: WorkerState,
+    /// Number of its first slot among the gauges.
+    pub first_slot: Option<u32>,
     /// Requests in flight from all Envoys, as last heard.
     pub fleet_in_flight: u32,
+    /// What the service counts its recent failures as, in requests.
+    pub fleet_penalty: u32,
 }
 
 /// One address of a worker.
@@ -89,6 +98,8 @@ pub struct Directory {
     pub workers: Vec<Worker>,
     /// All pools, by name.
     pub pools: Vec<Pool>,
+    /// How many workers are suspect.
+    pub suspects: usize,
     by_hash: Vec<(u64, usize)>,
     by_address: Vec<(String, usize, usize)>,
 }
@@ -104,7 +115,7 @@ impl Directory {
             topology.workers.iter().filter_map(|info| worker(info, &pools)).collect();
         workers.sort_by(|a, b| a.id.cmp(&b.id));
         workers.dedup_by(|a, b| a.id == b.id);
-        let mut directory = Self { workers, pools, by_hash: Vec::new(), by_address: Vec::new() };
+        let mut directory = Self { workers, pools, suspects: 0, by_hash: Vec::new(), by_address: Vec::new() };
         directory.index();
         directory
     }
@@ -131,8 +142,10 @@ impl Directory {
             {
                 worker.state = status.state;
                 worker.fleet_in_flight = status.in_flight;
+                worker.fleet_penalty = status.penalty;
             }
         }
+        self.suspects = self.workers.iter().filter(|w| w.state == WorkerState::Suspect).count();
     }
 
     /// The configured pool; without one the only pool there is, or of several the one named `default`.
@@ -226,6 +239,28 @@ impl Worker {
         None
     }
 
+    /// Number of a slot's gauge: ranks in order, then requests without a rank.
+    #[must_use]
+    pub fn gauge(&self, rank: Option<Rank>) -> Option<u32> {
+        let nth = match rank {
+            _ if self.dp_size <= 1 => 0,
+            None => self.dp_size,
+            Some(rank) => self.nth_of(rank)?,
+        };
+        self.first_slot?.checked_add(nth)
+    }
+
+    fn nth_of(&self, rank: Rank) -> Option<u32> {
+        let mut before = 0u32;
+        for endpoint in &self.endpoints {
+            if endpoint.serves(rank) {
+                return before.checked_add(rank.0 - endpoint.dp_start);
+            }
+            before = before.saturating_add(endpoint.dp_size);
+        }
+        None
+    }
+
     /// The endpoint that serves a rank; without a rank, one by `draw`, weighted by its ranks.
     #[must_use]
     pub fn endpoint(&self, rank: Option<Rank>, draw: u64) -> Option<&Endpoint> {
@@ -263,6 +298,8 @@ fn pool(info: &PoolInfo) -> Pool {
         name: info.name.clone(),
         rules: Rules { policy: info.policy, device_ratio: info.device_ratio },
         affinity: info.affinity,
+        ranks: info.ranks(),
+        soft_margin_percent: info.soft_margin_percent,
         ttl: info.ttl_ms,
         cluster: format!("{}{}", header::cluster::POOL_PREFIX, info.name),
         members: Vec::new(),
@@ -287,7 +324,9 @@ fn worker(info: &WorkerInfo, pools: &[Pool]) -> Option<Worker> {
         dp_start,
         dp_size,
         state: WorkerState::Joining,
+        first_slot: info.first_slot,
         fleet_in_flight: 0,
+        fleet_penalty: 0,
     })
 }
 

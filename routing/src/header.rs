@@ -6,10 +6,16 @@ pub const CLUSTER: &str = "x-rankpin-cluster";
 pub const ENDPOINTS: &str = "x-rankpin-endpoints";
 /// The rank header of vLLM (>= 0.11.1) and SGLang (>= 0.5.10).
 pub const VLLM_RANK: &str = "x-data-parallel-rank";
+/// Names the worker that must serve, on trusted listeners.
+pub const TARGET_WORKER: &str = "x-rankpin-worker";
+/// Names its rank.
+pub const TARGET_RANK: &str = "x-rankpin-rank";
+/// Tells the client who served (opt-in).
+pub const SERVED: &str = "x-rankpin-served";
 /// Steering by trusted callers; stripped on untrusted listeners.
 pub const TRUSTED: &[&str] = &[
-    "x-rankpin-worker",
-    "x-rankpin-rank",
+    TARGET_WORKER,
+    TARGET_RANK,
     "x-rankpin-prefill-worker",
     "x-rankpin-prefill-rank",
     "x-rankpin-decode-worker",
@@ -116,6 +122,13 @@ pub mod shared {
     #[must_use]
     pub fn cursor(n: u32) -> String {
         format!("rankpin.cursor.{n}")
+    }
+    /// Seats of VMs: more than threads of any Envoy.
+    pub const SEATS: u32 = 128;
+    /// Seat `n`: what one VM has in flight.
+    #[must_use]
+    pub fn seat(n: u32) -> String {
+        format!("rankpin.seat.{n}")
     }
     /// Page `n` of cached bindings.
     #[must_use]

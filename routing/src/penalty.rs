@@ -47,7 +47,8 @@ impl Penalty {
     /// Halves per half-life, straight in between; a clock that went back leaves it as it was.
     fn parts_at(&self, now: Timestamp) -> u64 {
         let gone = now.since(self.at).0;
-        let whole = self.parts.checked_shr(u32::try_from(gone / HALF_LIFE.0).unwrap_or(u32::MAX)).unwrap_or(0);
+        let whole =
+            self.parts.checked_shr(u32::try_from(gone / HALF_LIFE.0).unwrap_or(u32::MAX)).unwrap_or(0);
         whole - whole * (gone % HALF_LIFE.0) / (2 * HALF_LIFE.0)
     }
 }

@@ -6,15 +6,17 @@ mod breaker;
 mod load;
 mod plan;
 mod reports;
+mod trouble;
 
 pub use breaker::Breaker;
 pub use load::Loads;
-pub use plan::{Plan, PlanRef, Plans, Served};
-pub use reports::{ENTRIES_KEPT_MAX, Reports};
+pub use plan::{Dialled, Plan, PlanRef, Plans};
+pub use reports::{ENTRIES_KEPT_MAX, Reports, URGENT_ENTRIES_MAX};
+pub use trouble::{BUSY_DEFAULT, BUSY_MAX, Troubles, UNREACHABLE_FOR, Verdict};
 
-use crate::contract::{Caller, Report};
+use crate::contract::{Caller, Report, Target, WorkerState};
 use crate::directory::{Directory, Worker};
-use crate::id::{Epoch, RequestId, Version};
+use crate::id::{Epoch, Rank, RequestId, Version};
 use crate::policy;
 use crate::time::Timestamp;
 
@@ -33,6 +35,8 @@ pub struct Vm {
     pub loads: Loads,
     /// What the service has not heard yet.
     pub reports: Reports,
+    /// Failures that outlive their requests.
+    pub troubles: Troubles,
     /// What the upstream role needs to know of running requests.
     pub plans: Plans,
     seed: u64,
@@ -51,6 +55,7 @@ impl Vm {
             breaker: Breaker::default(),
             loads: Loads::default(),
             reports: Reports::default(),
+            troubles: Troubles::default(),
             plans: Plans::default(),
             seed,
             draws: 0,
@@ -81,19 +86,57 @@ impl Vm {
         Version { seq: seen.map_or(0, |v| v.seq).saturating_add(1), writer: self.caller.vm.0 }
     }
 
-    /// Load of a worker: the fleet's figure, with this VM's share replaced by what it is right now.
+    /// Load of a worker: the fleet's figure, with this VM's share replaced by what it is right now, and recent failures.
     #[must_use]
-    pub fn load(&self, worker: &Worker) -> u64 {
+    pub fn load(&self, now: Timestamp, worker: &Worker) -> u64 {
         let fleet = u64::from(worker.fleet_in_flight);
         let others = fleet.saturating_sub(u64::from(self.loads.reported(worker.hash)));
-        others + u64::from(self.loads.of_worker(worker.hash))
+        let penalty = self.troubles.penalty(now, worker.hash).max(worker.fleet_penalty);
+        others + u64::from(self.loads.of_worker(worker.hash)) + u64::from(penalty)
+    }
+
+    /// What an attempt found of a slot: remembered here, and told to the service where it would not know by itself.
+    pub fn judge(
+        &mut self,
+        now: Timestamp,
+        directory: &Directory,
+        at: (u64, Option<Rank>),
+        verdict: Verdict,
+    ) {
+        let troubled = self.troubles.note(now, at.0, at.1, verdict);
+        let worker =
+            |directory: &Directory| directory.worker_by_hash(at.0).map(|(_, worker)| worker.id.clone());
+        match verdict {
+            Verdict::Failed(failure) => {
+                let Some(worker) = worker(directory) else { return };
+                self.reports.slot_failed(Target { worker, rank: at.1 }, failure);
+            }
+            Verdict::Good if troubled || directory.suspects > 0 && is_suspect(directory, at.0) => {
+                let Some(worker) = worker(directory) else { return };
+                self.reports.slot_answered(Target { worker, rank: at.1 });
+            }
+            Verdict::Good | Verdict::Busy(_) => {}
+        }
+    }
+
+    /// A request moved to another slot: a retry.
+    pub fn recount(&mut self, plan: PlanRef, to: (u64, Option<Rank>)) {
+        let Some(plan) = self.plans.get_mut(plan).filter(|plan| plan.counted != to) else { return };
+        let from = std::mem::replace(&mut plan.counted, to);
+        self.loads.remove(from.0, from.1);
+        self.loads.add(to.0, to.1);
     }
 
     /// The next report to send, if one is due; at most one is on its way at a time.
     pub fn next_report(&mut self, now: Timestamp) -> Option<Report> {
+        self.troubles.sweep(now);
         let slots = self.loads.absolute(self.directory.as_ref());
         let report = self.reports.next(now, &self.caller, slots)?;
         self.loads.note_reported();
         Some(report)
     }
+}
+
+fn is_suspect(directory: &Directory, worker: u64) -> bool {
+    directory.worker_by_hash(worker).is_some_and(|(_, worker)| worker.state == WorkerState::Suspect)
 }

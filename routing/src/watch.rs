@@ -15,7 +15,7 @@ pub const POLL_WAIT: Millis = Millis(20_000);
 /// How long the filter waits for a poll's answer: longer than the service holds it.
 pub const POLL_TIMEOUT: Millis = Millis(30_000);
 /// A watcher that does not renew its lease for this long is succeeded.
-pub const LEASE: Millis = Millis(3000);
+pub const LEASE: Millis = Millis(800);
 
 /// Where the watch stands. Kept in shared data beside the blobs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -80,16 +80,24 @@ impl Position {
 
     /// Takes an answer in. `now` stamps moved bindings; `known` is the stored fleet, kept when the answer brings none.
     #[must_use]
-    pub fn apply(&self, reply: WatchReply, known: &StoredFleet, now: Timestamp) -> Applied {
+    pub fn apply(&self, mut reply: WatchReply, known: &StoredFleet, now: Timestamp) -> Applied {
         let restarted = self.epoch != Epoch(0) && self.epoch != reply.epoch;
+        let news = reply.topology.as_ref().map(|topology| topology.version);
+        if restarted && !known.fleet.workers.is_empty() {
+            // A new life that knows no worker yet is one that lost its memory, not a fleet that went away.
+            reply.topology = reply.topology.filter(|topology| !topology.workers.is_empty());
+            reply.fleet = reply.fleet.filter(|fleet| !fleet.workers.is_empty());
+        }
         let lost = restarted || (reply.gap && self.epoch != Epoch(0));
         let generation = self.generation.wrapping_add(u16::from(lost));
         let mut position = self.clone();
         position.epoch = reply.epoch;
         position.cursor = reply.cursor.0;
         position.generation = generation;
-        if let Some(topology) = &reply.topology {
-            position.topology = topology.version;
+        if let Some(version) = news {
+            position.topology = version;
+        }
+        if reply.topology.is_some() {
             position.topologies = position.topologies.wrapping_add(1);
         }
         let fleet = (reply.fleet.is_some() || lost || reply.topology.is_some()).then(|| StoredFleet {

@@ -7,7 +7,7 @@ use wasm_bindgen_test::wasm_bindgen_test as test;
 
 use common::pool_name;
 use expect_test::{Expect, expect};
-use routing::config::{FilterConfig, NoTopology, Steering, Watcher};
+use routing::config::{FilterConfig, NoTopology, Steering, Trust, Watcher};
 use routing::policy::mix;
 use routing::session::{Source, default_sources};
 use routing::time::Millis;
@@ -37,6 +37,8 @@ fn no_config_is_the_default() {
         hash_secret: Vec::new(),
         pool: None,
         steering: Steering::Cluster,
+        trust: Trust::Nobody,
+        served_header: false,
         on_no_topology: NoTopology::PassThrough,
         page_count: 4096,
         page_bytes: 2048,
@@ -54,8 +56,9 @@ fn every_field_is_read() {
             "session": {"sources": ["header:X-A", "cookie:sid", "query:s"], "scope": ["header:authorization"]},
             "hash_secret": "pepper", "pool_by": "fixed chat", "steering": "endpoints",
             "on_no_topology": "503", "pages": {"count": 16, "bytes": 65536}, "watch": "singleton",
-            "tick_ms": 10000}"#,
+            "tick_ms": 10000, "trust": "callers", "served_header": true}"#,
     );
+    assert_eq!((config.trust, config.served_header), (Trust::Callers, true));
     assert_eq!(config.service_cluster, "state");
     assert_eq!(config.service_token.as_deref(), Some("t0ken"));
     assert_eq!((config.route_deadline, config.tick), (Millis(250), Millis(10_000)));
@@ -109,7 +112,7 @@ fn all_faults_are_told_at_once() {
             "session": {"key": 1, "scope": ["jwt:sub"], "sources": ["header:x-request-id", "x-id", 7, "ip:addr"]},
             "steering": "magic", "tick_ms": "fast", "watch": true}"#,
         expect![[r#"
-            extra: is not a known field; allowed: service, session, hash_secret, pool_by, steering, on_no_topology, pages, watch, tick_ms
+            extra: is not a known field; allowed: service, session, hash_secret, pool_by, steering, trust, served_header, on_no_topology, pages, watch, tick_ms
             tick_ms: is "fast"; allowed: a whole number in 10..=10000
             hash_secret: is not a text, or too long; allowed: a text of at most 1024 bytes
             steering: is "magic"; allowed: "cluster" or "endpoints"

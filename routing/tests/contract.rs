@@ -7,9 +7,9 @@ use wasm_bindgen_test::wasm_bindgen_test as test;
 
 use common::{endpoint, pool_name, target, worker};
 use routing::contract::{
-    Affinity, Cached, Caller, Device, EndpointInfo, Engine, Entry, Fleet, InFlight,
-    KeptSlot, Move, Outcome, Policy, PoolInfo, RankNumbering, Report, RouteReply, RouteRequest, SessionRef,
-    SlotFailure, Topology, WatchQuery, WatchReply, WorkerInfo, WorkerState, WorkerStatus,
+    Affinity, Cached, Caller, Device, EndpointInfo, Engine, Entry, Fleet, InFlight, KeptSlot, Move, Outcome,
+    Policy, PoolInfo, RankNumbering, Report, RouteReply, RouteRequest, SessionRef, SlotFailure, Topology,
+    WatchQuery, WatchReply, WorkerInfo, WorkerState, WorkerStatus,
 };
 use routing::id::{Cursor, Epoch, HoldId, Rank, RankHash, RequestId, SessionId, Version};
 use routing::time::Millis;
@@ -250,7 +250,8 @@ fn watch() {
         upload: true,
     };
     same(&full, golden!("watch_reply"));
-    let bare = WatchReply { gap: false, topology: None, fleet: None, moves: Vec::new(), upload: false, ..full };
+    let bare =
+        WatchReply { gap: false, topology: None, fleet: None, moves: Vec::new(), upload: false, ..full };
     same(&bare, golden!("watch_reply_bare"));
 }
 

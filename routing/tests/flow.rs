@@ -36,7 +36,7 @@ fn a_first_turn_asks_and_commits_and_the_next_is_pinned() {
             load -> 0
             report -> [committed r1 hold 9 w1/5 v1] load []
             head session=s -> continue, #pinned, to worker-w1 rank 5
-            answer 200 -> not looked at
+            answer 200 -> nothing
             end -> nothing
             load -> 0
             report -> [] load []
@@ -55,7 +55,7 @@ fn a_pinned_turn_makes_no_call_and_no_page_write_on_any_vm_of_its_envoy() {
             route bound w1 rank 5 v3 -> put bound w1/5 v3, #routed_bound, resume, to worker-w1 rank 5
             end -> nothing
             b: head session=s vm=1 -> continue, #pinned, to worker-w1 rank 5
-            b: answer 500 -> not looked at
+            b: answer 500 -> nothing
             b: end -> nothing
             c: head session=s vm=2 -> pause, ask
         "#]],
@@ -95,13 +95,13 @@ fn a_bound_turn_that_fails_stays_bound() {
         expect![[r#"
             head session=s -> pause, ask
             route bound w1 rank 5 v3 -> put bound w1/5 v3, #routed_bound, resume, to worker-w1 rank 5
-            answer 500 -> not looked at
+            answer 500 -> nothing
             end -> nothing
             b: head session=s -> continue, #pinned, to worker-w1 rank 5
             b: end -> nothing
             page s -> bound w1/5 v3
             load -> 0
-            report -> [] load []
+            report -> [slot w1/5 failed x1: Status5xx] load []
         "#]],
     );
 }
@@ -173,7 +173,7 @@ fn several_sessions_do_not_touch_each_other() {
             page t -> empty
             page u -> bound w2 v1
             load -> 0
-            report -> [committed r1 hold 1 w1/5 v1, slot w0/1 failed x1: Status5xx, failed r2 hold 2] load []
+            report -> [slot w0/1 failed x1: Status5xx, committed r1 hold 1 w1/5 v1, failed r2 hold 2] load []
             report 1 -> [committed r1 hold 3 w2 v1] load []
         "#]],
     );
@@ -186,7 +186,7 @@ fn an_unpinned_answer_binds_nothing() {
         expect![[r#"
             head session=s -> pause, ask
             route unpinned w1 rank 5 -> #routed_unpinned, resume, to worker-w1 rank 5
-            answer 200 -> not looked at
+            answer 200 -> nothing
             end -> nothing
             page s -> empty
             report -> [] load []

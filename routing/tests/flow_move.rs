@@ -25,7 +25,7 @@ fn a_worker_that_is_down_loses_its_sessions_within_the_request() {
             end -> nothing
             head session=s -> pause, ask cached w1/5 v3
             route bound w0 rank 2 v4 -> put bound w0/2 v4, #routed_bound, resume, to worker-w0 rank 2
-            answer 200 -> not looked at
+            answer 200 -> nothing
             end -> nothing
             page s -> bound w0/2 v4
             head session=s -> continue, #pinned, to worker-w0 rank 2
@@ -76,7 +76,7 @@ fn a_worker_only_binding_gets_its_hashed_rank_when_the_worker_declares_eight() {
         expect![[r#"
             head session=session-1 -> pause, ask
             route bound w2 v1 -> put bound w2 v1, #routed_bound, resume, to worker-w2
-            answer 200 -> not looked at
+            answer 200 -> nothing
             end -> nothing
             page session-1 -> bound w2 v1
             head session=session-1 -> continue, #pinned, to worker-w2 rank 5

@@ -28,7 +28,7 @@ fn session_hash_never_asks_and_gives_the_ranks_of_the_design() {
         "head session=session-1; answer 200; end; head session=conv-42; end; head session=s; end; page s; report; load",
         expect![[r#"
             head session=session-1 -> continue, #session_hash, to worker-w1 rank 5
-            answer 200 -> not looked at
+            answer 200 -> nothing
             end -> nothing
             head session=conv-42 -> continue, #session_hash, to worker-w1 rank 6
             end -> nothing

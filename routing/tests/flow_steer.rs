@@ -71,7 +71,7 @@ fn served_elsewhere_is_committed_there_and_asked_for_again() {
             answer 200 -> forget v1, #committed
             page session-1 -> empty
             end -> nothing
-            report -> [committed r1 hold 9 w0/1 v1] load []
+            report -> [slot w1/4 failed x1: Connection, committed r1 hold 9 w0/1 v1] load []
             load -> 0
             head session=session-1 -> pause, ask
         "#]],
@@ -90,7 +90,7 @@ fn a_retry_after_an_engines_503_commits_the_second_host() {
             try w2 200 -> no rank
             answer 200 -> forget v1, #committed
             end -> nothing
-            report -> [committed r1 hold 9 w2 v1] load []
+            report -> [slot w1/5 failed x1: Status5xx, committed r1 hold 9 w2 v1] load []
             page s -> empty
         "#]],
     );
@@ -131,7 +131,7 @@ fn an_answer_without_the_upstream_role_is_counted() {
             head session=s -> continue, #pinned, to pool-chat [10.0.0.2:80,10.0.0.3:80,10.0.0.1:80]
             answer envoy 503 -> nothing
             end -> nothing
-            head -> continue, #session_key_missing, to pool-chat [10.0.0.2:80,10.0.0.3:80,10.0.0.1:80]
+            head -> continue, #session_key_missing, to pool-chat [10.0.0.1:80,10.0.0.3:80]
             answer 200 -> #upstream_role_missing
             end -> nothing
         "#]],

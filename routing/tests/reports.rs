@@ -11,7 +11,7 @@ use routing::directory::Directory;
 use routing::hash::worker_hash;
 use routing::id::{Epoch, Rank, RankHash, RequestId, SessionId, Version};
 use routing::time::Timestamp;
-use routing::vm::{ENTRIES_KEPT_MAX, Reports, Vm};
+use routing::vm::{ENTRIES_KEPT_MAX, Reports, URGENT_ENTRIES_MAX, Vm};
 
 fn caller() -> Caller {
     Caller { node: "envoy-1".to_owned(), vm: Epoch(7) }
@@ -156,17 +156,87 @@ fn the_oldest_entry_goes_when_too_many_are_kept() {
 }
 
 #[test]
-fn an_urgent_report_tells_the_newest_entry_and_keeps_it() {
+fn an_urgent_report_tells_what_no_report_told_and_keeps_it() {
     let mut reports = quiet();
     assert_eq!(reports.urgent(&caller(), Vec::new()), None);
     reports.push(touched(1));
     reports.push(failed(2));
     let load = vec![InFlight { target: target("w0", None), count: 1 }];
     let urgent = reports.urgent(&caller(), load.clone()).unwrap();
-    assert_eq!((urgent.entries, urgent.in_flight), (vec![failed(2)], load));
+    assert_eq!((urgent.entries, urgent.in_flight), (vec![touched(1), failed(2)], load));
+    assert_eq!(reports.urgent(&caller(), Vec::new()), None, "told once");
+    reports.push(failed(3));
+    assert_eq!(reports.urgent(&caller(), Vec::new()).unwrap().entries, [failed(3)]);
     let regular = next(&mut reports, 100).unwrap();
-    assert_eq!(regular.entries, [touched(1), failed(2)]);
+    assert_eq!(regular.entries, [touched(1), failed(2), failed(3)]);
     assert!(regular.seq > urgent.seq, "an older load never overwrites a newer one");
+}
+
+#[test]
+fn an_urgent_report_has_a_limit_and_keeps_the_newest() {
+    let mut reports = quiet();
+    let many = URGENT_ENTRIES_MAX as u64 + 5;
+    (0..many).for_each(|n| reports.push(failed(n)));
+    let urgent = reports.urgent(&caller(), Vec::new()).unwrap();
+    assert_eq!(urgent.entries, (5..many).map(failed).collect::<Vec<_>>());
+    assert_eq!(next(&mut reports, 100).unwrap().entries.len(), URGENT_ENTRIES_MAX + 5);
+}
+
+#[test]
+fn entries_of_a_session_are_coalesced_and_the_newest_wins() {
+    let mut reports = quiet();
+    let of = |seq| {
+        let session = SessionRef { id: SessionId(5), rank_hash: RankHash(0) };
+        let version = Version { seq, writer: 0 };
+        Entry::Touched { session, pool: pool_name("chat"), version, slot: None }
+    };
+    for seq in 1..=100_000 {
+        reports.push(of(seq));
+        reports.push(failed(5));
+    }
+    assert_eq!(
+        (reports.len(), reports.dropped()),
+        (2, 0),
+        "an absent service costs memory for live sessions only"
+    );
+    assert_eq!(next(&mut reports, 100).unwrap().entries, [of(100_000), failed(5)]);
+    reports.push(of(100_001));
+    reports.acknowledged();
+    assert_eq!(next(&mut reports, 200).unwrap().entries, [of(100_001)], "newer than what was acknowledged");
+    reports.acknowledged();
+    assert!(reports.is_empty());
+}
+
+#[test]
+fn findings_of_a_slot_are_counted_up_and_an_answer_ends_the_run() {
+    let slot = || target("w0", Some(2));
+    let failed = |failure, count| Entry::SlotFailed { target: slot(), failure, count };
+    let mut reports = quiet();
+    for _ in 0..3 {
+        reports.slot_failed(slot(), SlotFailure::Status5xx);
+    }
+    reports.slot_failed(slot(), SlotFailure::Connection);
+    let first = next(&mut reports, 100).unwrap().entries;
+    assert_eq!(first, [failed(SlotFailure::Connection, 1), failed(SlotFailure::Status5xx, 3)]);
+    reports.slot_failed(slot(), SlotFailure::Connection);
+    reports.lost();
+    let again = next(&mut reports, 200).unwrap().entries;
+    assert_eq!(
+        again,
+        [failed(SlotFailure::Connection, 2), failed(SlotFailure::Status5xx, 3)],
+        "nothing is lost"
+    );
+    reports.slot_answered(slot());
+    reports.lost();
+    let answered = Entry::SlotAnswered { target: slot() };
+    assert_eq!(next(&mut reports, 300).unwrap().entries, [answered.clone()], "the run is over");
+    reports.acknowledged();
+    reports.slot_answered(slot());
+    reports.slot_failed(slot(), SlotFailure::Connection);
+    let then = next(&mut reports, 400).unwrap().entries;
+    assert_eq!(then, [answered, failed(SlotFailure::Connection, 1)], "failures come after the answer");
+    reports.acknowledged();
+    assert_eq!(next(&mut reports, 500), None);
 }
 
 #[test]
@@ -224,16 +294,16 @@ fn the_load_of_a_worker_is_the_fleets_with_our_own_share_as_it_is_now() {
     let mut directory = Directory::new(&small_fleet());
     let hash = directory.workers[0].hash;
     vm.loads.add(hash, None);
-    assert_eq!(vm.load(&directory.workers[0]), 1, "counted at the choice, heard or not");
+    assert_eq!(vm.load(Timestamp(0), &directory.workers[0]), 1, "counted at the choice, heard or not");
     vm.directory = Some(directory.clone());
     assert!(vm.next_report(Timestamp(0)).is_some());
     directory.workers[0].fleet_in_flight = 5;
-    assert_eq!(vm.load(&directory.workers[0]), 5, "ours is among the five");
+    assert_eq!(vm.load(Timestamp(0), &directory.workers[0]), 5, "ours is among the five");
     vm.loads.add(hash, Some(Rank(1)));
-    assert_eq!(vm.load(&directory.workers[0]), 6);
+    assert_eq!(vm.load(Timestamp(0), &directory.workers[0]), 6);
     vm.loads.remove(hash, None);
     vm.loads.remove(hash, Some(Rank(1)));
-    assert_eq!(vm.load(&directory.workers[0]), 4);
+    assert_eq!(vm.load(Timestamp(0), &directory.workers[0]), 4);
     directory.workers[0].fleet_in_flight = 0;
-    assert_eq!(vm.load(&directory.workers[0]), 0, "never below zero");
+    assert_eq!(vm.load(Timestamp(0), &directory.workers[0]), 0, "never below zero");
 }

@@ -1,6 +1,6 @@
 //! From JSON to [`FilterConfig`]. Walks the document as a value, so that one bad field never hides the next.
 
-use super::{ConfigErrors, FilterConfig, NoTopology, Steering, Watcher};
+use super::{ConfigErrors, FilterConfig, NoTopology, Steering, Trust, Watcher};
 use crate::header;
 use crate::id::PoolName;
 use crate::session::{self, Source};
@@ -22,6 +22,8 @@ pub(super) fn parse(text: &[u8]) -> Result<FilterConfig, ConfigErrors> {
         "hash_secret",
         "pool_by",
         "steering",
+        "trust",
+        "served_header",
         "on_no_topology",
         "pages",
         "watch",
@@ -36,6 +38,8 @@ pub(super) fn parse(text: &[u8]) -> Result<FilterConfig, ConfigErrors> {
         ("pass_through", NoTopology::PassThrough),
         ("503", NoTopology::Unavailable),
     );
+    let trust = root.one_of("trust", ("nobody", Trust::Nobody), ("callers", Trust::Callers));
+    let served_header = root.flag("served_header");
     let watcher = root.one_of("watch", ("elected", Watcher::Elected), ("singleton", Watcher::Singleton));
     let pool = pool_by(&mut root);
     let (service_cluster, service_token, route_deadline) = service(&mut root);
@@ -54,6 +58,8 @@ pub(super) fn parse(text: &[u8]) -> Result<FilterConfig, ConfigErrors> {
         hash_secret,
         pool,
         steering,
+        trust,
+        served_header,
         on_no_topology,
         page_count,
         page_bytes,
@@ -220,6 +226,18 @@ impl Fields<'_> {
                     &format!("a text of at most {bytes_max} bytes"),
                 );
                 default.to_owned()
+            }
+        }
+    }
+
+    /// True or false; false by default.
+    fn flag(&mut self, name: &str) -> bool {
+        match self.object.get(name) {
+            None => false,
+            Some(Value::Bool(flag)) => *flag,
+            Some(value) => {
+                self.fault(name, &format!("is {}", shown(value)), "true or false");
+                false
             }
         }
     }

@@ -33,9 +33,11 @@ pub enum Effect {
     },
     /// Answer the client.
     Respond(LocalReply),
+    /// Set a header of the answer.
+    SetResponseHeader(&'static str, String),
     /// Change the page of cached bindings, by compare-and-swap.
     Page(PageChange),
-    /// Tell the service the newest report entry at once.
+    /// Tell the service at once what no report has told yet.
     ReportNow,
     /// Let a paused request go on.
     Resume,
@@ -100,6 +102,22 @@ impl LocalReply {
         Self::error(400, None, "invalid_request_error", "session_id_too_long", &message)
     }
 
+    /// A caller named no worker where one is needed.
+    pub(super) fn worker_required() -> Self {
+        Self::target(400, "worker_id_required", "worker id required")
+    }
+
+    /// The named target cannot serve now.
+    pub(crate) fn target_gone() -> Self {
+        let message = "the named worker is not available";
+        Self::error(503, Some(1), "server_error", "worker_unavailable", message)
+    }
+
+    /// A named target that is refused for good.
+    pub(super) fn target(status: u32, code: &str, message: &str) -> Self {
+        Self::error(status, None, "invalid_request_error", code, message)
+    }
+
     pub(super) fn no_topology() -> Self {
         let message = "no model worker is known yet; try again shortly";
         Self::error(503, Some(1), "server_error", "no_workers_known", message)
@@ -134,12 +152,18 @@ pub enum Counter {
     PlacedAlone,
     /// Placed by the session's hash, as its pool wants.
     SessionHash,
+    /// Served exactly where a trusted caller said.
+    Named,
+    /// Bound to a slot that was just unreachable or said it is busy: served elsewhere this once.
+    Spilled,
     /// No session key: spread over the pool.
     SessionKeyMissing,
     /// The pool pins nothing.
     AffinityOff,
     /// A key over the limit: 400.
     KeyTooLong,
+    /// A named target, or the want of one, could not be served: 400, 404 or 503.
+    NamedRefused,
     /// No topology or pool known.
     NoTopology,
     /// No worker of the pool may serve.
@@ -156,6 +180,12 @@ pub enum Counter {
     UpstreamRoleMissing,
     /// An attempt of a request whose plan is not in this VM: no rank was sent.
     PlanMissing,
+    /// Envoy dialled another host than the one target allowed: 503, and that host saw nothing.
+    ExactRefused,
+    /// Envoy does not know a worker's cluster: it is declared at the service, and not in this Envoy's config.
+    ClusterMissing,
+    /// An engine's answer broke off after its head.
+    StreamBroken,
     /// A page changed under each of several tries.
     PageContended,
     /// An input that made no sense.
@@ -172,9 +202,12 @@ impl Counter {
         Self::RoutedUnpinned,
         Self::PlacedAlone,
         Self::SessionHash,
+        Self::Named,
+        Self::Spilled,
         Self::SessionKeyMissing,
         Self::AffinityOff,
         Self::KeyTooLong,
+        Self::NamedRefused,
         Self::NoTopology,
         Self::NoWorker,
         Self::Committed,
@@ -185,6 +218,9 @@ impl Counter {
         Self::RouteFailed(RouteFailure::Malformed),
         Self::UpstreamRoleMissing,
         Self::PlanMissing,
+        Self::ExactRefused,
+        Self::ClusterMissing,
+        Self::StreamBroken,
         Self::PageContended,
         Self::Ignored(Ignored::SecondHead),
         Self::Ignored(Ignored::LateRoute),
@@ -202,9 +238,12 @@ impl Counter {
             Self::RoutedUnpinned => "routed_unpinned",
             Self::PlacedAlone => "placed_alone",
             Self::SessionHash => "session_hash",
+            Self::Named => "named",
+            Self::Spilled => "spilled",
             Self::SessionKeyMissing => "session_key_missing",
             Self::AffinityOff => "affinity_off",
             Self::KeyTooLong => "key_too_long",
+            Self::NamedRefused => "named_refused",
             Self::NoTopology => "no_topology",
             Self::NoWorker => "no_worker",
             Self::Committed => "committed",
@@ -215,6 +254,9 @@ impl Counter {
             Self::RouteFailed(RouteFailure::Malformed) => "route_malformed",
             Self::UpstreamRoleMissing => "upstream_role_missing",
             Self::PlanMissing => "plan_missing",
+            Self::ExactRefused => "exact_refused",
+            Self::ClusterMissing => "cluster_missing",
+            Self::StreamBroken => "stream_broken",
             Self::PageContended => "page_contended",
             Self::Ignored(Ignored::SecondHead) => "ignored_second_head",
             Self::Ignored(Ignored::LateRoute) => "ignored_late_route",

@@ -2,10 +2,10 @@
 //!
 //! A rank is sent only where its worker declares it and its endpoint serves it; headers are always set or removed, never left.
 
-use super::{Counter, Effect, Env, Head};
+use super::{Counter, Effect, Env, Head, Here, Placement};
 use crate::config::Steering;
-use crate::contract::{Policy, Target};
-use crate::directory::{Directory, Pool, Worker};
+use crate::contract::{Affinity, Policy, Ranks, Target, WorkerState, soft_stays};
+use crate::directory::{Endpoint, Worker};
 use crate::header;
 use crate::id::{PoolName, Rank, RankHash, WorkerId};
 use crate::page::{Certainty, HELD_BELIEVED, Record};
@@ -37,26 +37,34 @@ pub(super) enum Choice {
     Unknown,
 }
 
-fn slot(at: usize, worker: &Worker, bound_rank: Option<Rank>, hash: RankHash) -> Slot {
-    let rank = bound_rank.or_else(|| worker.hashed_rank(hash));
+fn slot(here: Here<'_>, at: usize, worker: &Worker, bound_rank: Option<Rank>, hash: RankHash) -> Slot {
+    let rank = match here.pool.ranks {
+        Ranks::Pinned => bound_rank.or_else(|| worker.hashed_rank(hash)),
+        Ranks::Bound => bound_rank,
+        Ranks::Engine => None,
+    };
     Slot { worker: worker.id.clone(), hash: worker.hash, at, rank, bound_rank }
+}
+
+/// The rank a session gets on a worker where nothing binds one: its hash, or the engine's choice.
+pub(super) fn hashed(here: Here<'_>, worker: &Worker, session: Session) -> Option<Rank> {
+    (here.pool.ranks == Ranks::Pinned).then(|| worker.hashed_rank(session.rank_hash)).flatten()
 }
 
 /// A cached binding, if it may still be used: not expired, of this generation, its worker alive and its rank declared.
 pub(super) fn from_record(
-    directory: &Directory,
-    pool: &Pool,
+    here: Here<'_>,
     record: Option<&Record>,
     generation: u16,
     now: Timestamp,
 ) -> Choice {
     let usable = record.and_then(|record| {
-        let limit = if record.certainty == Certainty::Held { HELD_BELIEVED } else { pool.ttl };
+        let limit = if record.certainty == Certainty::Held { HELD_BELIEVED } else { here.pool.ttl };
         (record.generation == generation && record.idle(now) <= limit).then_some(record)
     });
     let Some(record) = usable else { return Choice::Unknown };
-    let Some((at, worker)) = eligible(directory, pool, record) else { return Choice::Unknown };
-    let slot = slot(at, worker, record.rank, record.rank_hash);
+    let Some((at, worker)) = eligible(here, record) else { return Choice::Unknown };
+    let slot = slot(here, at, worker, record.rank, record.rank_hash);
     match record.certainty {
         Certainty::Bound => Choice::Bound(slot, *record),
         Certainty::Held => Choice::Held(slot, *record),
@@ -64,56 +72,112 @@ pub(super) fn from_record(
     }
 }
 
-fn eligible<'a>(directory: &'a Directory, pool: &Pool, record: &Record) -> Option<(usize, &'a Worker)> {
-    let (at, worker) = directory.worker_by_hash(record.worker_hash)?;
-    let here = directory.pools.get(worker.pool).is_some_and(|p| p.name == pool.name);
+fn eligible<'a>(here: Here<'a>, record: &Record) -> Option<(usize, &'a Worker)> {
+    let (at, worker) = here.directory.worker_by_hash(record.worker_hash)?;
     let declared = record.rank.is_none_or(|rank| worker.declares(rank));
-    (here && declared && worker.state.serves_bound()).then_some((at, worker))
+    (is_here(here, worker) && declared && worker.state.serves_bound()).then_some((at, worker))
+}
+
+fn is_here(here: Here<'_>, worker: &Worker) -> bool {
+    here.directory.pools.get(worker.pool).is_some_and(|p| p.name == here.pool.name)
 }
 
 /// The slot the service named, if this VM knows it.
-pub(super) fn from_target(
-    directory: &Directory,
-    pool: &Pool,
-    target: &Target,
-    session: Session,
-) -> Option<Slot> {
-    let (at, worker) = directory.worker_by_id(&target.worker)?;
-    let here = directory.pools.get(worker.pool).is_some_and(|p| p.name == pool.name);
+pub(super) fn from_target(here: Here<'_>, target: &Target, session: Session) -> Option<Slot> {
+    let (at, worker) = here.directory.worker_by_id(&target.worker)?;
     let declared = target.rank.is_none_or(|rank| worker.declares(rank));
-    (here && declared).then(|| slot(at, worker, target.rank, session.rank_hash))
+    (is_here(here, worker) && declared).then(|| slot(here, at, worker, target.rank, session.rank_hash))
 }
 
-/// Without the service: the cached binding whatever its generation, else weighted rendezvous, the same on every Envoy.
-pub(super) fn alone(
-    directory: &Directory,
-    pool: &Pool,
-    session: Session,
-    cached: Option<&Record>,
-) -> Option<Slot> {
-    if let Some((at, worker)) = cached.and_then(|record| eligible(directory, pool, record)) {
-        return Some(slot(at, worker, cached.and_then(|r| r.rank), session.rank_hash));
+/// Whether a bound turn goes on at its slot: always, but under `soft` only while its worker is no suspect and within the
+/// margin of the best one. A move is the service's to make.
+pub(super) fn stays(env: &Env<'_>, here: Here<'_>, slot: &Slot) -> bool {
+    if here.pool.affinity != Affinity::Soft {
+        return true;
     }
-    let open = directory.open_workers(pool);
-    let candidates = directory.candidates(&open, |_| 0);
+    let Some(bound) = here.directory.workers.get(slot.at) else { return true };
+    let load = |worker: &Worker| env.vm.load(env.now, worker);
+    let bound_load = load(bound);
+    if bound.state == WorkerState::Suspect {
+        return false;
+    }
+    // Within the slack nobody else's load matters: the usual case of a fleet that is not busy.
+    if soft_stays(here.pool.soft_margin_percent, bound_load, 0) {
+        return true;
+    }
+    let open = here.directory.open_workers(here.pool);
+    let best = open.iter().filter_map(|at| here.directory.workers.get(*at)).map(load).min();
+    best.is_none_or(|best| soft_stays(here.pool.soft_margin_percent, bound_load, best))
+}
+
+/// The cached binding, whatever its generation and age.
+pub(super) fn cached(here: Here<'_>, session: Session, record: Option<&Record>) -> Option<Slot> {
+    let record = record?;
+    let (at, worker) = eligible(here, record)?;
+    Some(slot(here, at, worker, record.rank, session.rank_hash))
+}
+
+/// Without the service: the cached binding, else weighted rendezvous, the same on every Envoy.
+pub(super) fn alone(here: Here<'_>, session: Session, record: Option<&Record>) -> Option<Slot> {
+    if let Some(slot) = cached(here, session, record) {
+        return Some(slot);
+    }
+    let open = here.directory.open_workers(here.pool);
+    let candidates = here.directory.candidates(&open, |_| 0);
     let at = *open.get(policy::rendezvous(&candidates, session.id)?)?;
-    let worker = directory.workers.get(at)?;
+    let worker = here.directory.workers.get(at)?;
     // A rank of its own: what was placed alone is bound to the rank that served it.
-    Some(slot(at, worker, worker.hashed_rank(session.rank_hash), session.rank_hash))
+    let rank = hashed(here, worker, session);
+    Some(Slot { worker: worker.id.clone(), hash: worker.hash, at, rank, bound_rank: rank })
 }
 
 /// Without a session: the pool's policy over present load; the engine balances the ranks.
-pub(super) fn spread(directory: &Directory, pool: &Pool, head: &impl Head, vm: &mut Vm) -> Option<Slot> {
-    let open = directory.open_workers(pool);
-    let candidates = directory.candidates(&open, |worker| vm.load(worker));
-    let cursor = match pool.rules.policy {
+pub(super) fn spread(env: &mut Env<'_>, here: Here<'_>, head: &impl Head) -> Option<Slot> {
+    let mut open = here.directory.open_workers(here.pool);
+    keep_unavoided(env, here, &mut open);
+    choose(env, here, &open, head)
+}
+
+/// A bound turn that cannot go home now: the pool's policy over the others. `None` when there is no other.
+pub(super) fn spill(
+    env: &mut Env<'_>,
+    here: Here<'_>,
+    session: Session,
+    home: &Slot,
+    head: &impl Head,
+) -> Option<Slot> {
+    let mut open = here.directory.open_workers(here.pool);
+    open.retain(|at| *at != home.at);
+    keep_unavoided(env, here, &mut open);
+    let slot = choose(env, here, &open, head)?;
+    let rank = here.directory.workers.get(slot.at).and_then(|worker| hashed(here, worker, session));
+    Some(Slot { rank, ..slot })
+}
+
+/// Leaves workers out that were just unreachable, unless all were.
+fn keep_unavoided(env: &Env<'_>, here: Here<'_>, open: &mut Vec<usize>) {
+    if env.vm.troubles.is_empty() {
+        return;
+    }
+    let fine = |at: &usize| {
+        let worker = here.directory.workers.get(*at);
+        worker.is_some_and(|worker| !env.vm.troubles.avoids(env.now, worker.hash, None))
+    };
+    if open.iter().any(fine) {
+        open.retain(fine);
+    }
+}
+
+fn choose(env: &mut Env<'_>, here: Here<'_>, open: &[usize], head: &impl Head) -> Option<Slot> {
+    let candidates = here.directory.candidates(open, |worker| env.vm.load(env.now, worker));
+    let cursor = match here.pool.rules.policy {
         // Costs a compare-and-swap, so only those ask who need it.
-        Policy::RoundRobin => head.next_in_turn(cursor_of(&pool.name)),
+        Policy::RoundRobin => head.next_in_turn(cursor_of(&here.pool.name)),
         _ => 0,
     };
-    let chance = Chance { draw: vm.draw(), cursor };
-    let at = *open.get(policy::choose(pool.rules, &candidates, None, chance)?)?;
-    let worker = directory.workers.get(at)?;
+    let chance = Chance { draw: env.vm.draw(), cursor };
+    let at = *open.get(policy::choose(here.pool.rules, &candidates, None, chance)?)?;
+    let worker = here.directory.workers.get(at)?;
     Some(Slot { worker: worker.id.clone(), hash: worker.hash, at, rank: None, bound_rank: None })
 }
 
@@ -129,44 +193,42 @@ pub(super) fn strip(out: &mut Vec<Effect>) {
 
 /// Sets the headers of a placed request. What else steers was stripped natively before the filter ran (the shipped configs do, and
 /// a test holds them to it): each removal here would cost every turn a hostcall. Under `endpoints` steering, leaves a plan for the upstream role.
-#[expect(clippy::too_many_arguments, reason = "everything a placement consists of meets here")]
 pub(super) fn steer(
     env: &mut Env<'_>,
-    directory: &Directory,
-    pool: &Pool,
-    session: Option<Session>,
-    slot: &Slot,
-    why: Counter,
-    pending: bool,
+    here: Here<'_>,
+    placement: &Placement,
     out: &mut Vec<Effect>,
 ) -> Option<PlanRef> {
-    match env.config.steering {
-        Steering::Cluster => {
-            to_cluster(env.vm, directory, slot, out);
-            out.push(Effect::Note(note(None, session, slot, why)));
-            None
-        }
-        Steering::Endpoints => {
-            let plan = env.vm.plans.insert(Plan {
-                rank_hash: session.map(|s| s.rank_hash),
-                worker: slot.hash,
-                rank: slot.rank,
-                pending,
-                attempts: 0,
-                served: None,
-            });
-            let list = endpoint_list(env.vm, directory, pool, session, slot);
-            out.push(Effect::SetHeader(header::CLUSTER, pool.cluster.clone()));
-            out.push(Effect::SetHeader(header::ENDPOINTS, list));
-            out.push(Effect::Note(note(plan, session, slot, why)));
-            plan
-        }
+    let Placement { session, slot, why, exact, .. } = placement;
+    if env.config.steering == Steering::Cluster {
+        to_cluster(env.vm, here, *session, slot, out);
+        out.push(Effect::Note(note(None, *session, slot, *why)));
+        return None;
     }
+    let plan = env.vm.plans.insert(Plan {
+        rank_hash: session.filter(|_| here.pool.ranks == Ranks::Pinned).map(|s| s.rank_hash),
+        worker: slot.hash,
+        rank: slot.rank,
+        exact: *exact,
+        attempts: 0,
+        last: None,
+        counted: (slot.hash, slot.rank),
+    });
+    let list = endpoint_list(env, here, placement);
+    out.push(Effect::SetHeader(header::CLUSTER, here.pool.cluster.clone()));
+    out.push(Effect::SetHeader(header::ENDPOINTS, list));
+    out.push(Effect::Note(note(plan, *session, slot, *why)));
+    plan
 }
 
-fn to_cluster(vm: &mut Vm, directory: &Directory, slot: &Slot, out: &mut Vec<Effect>) {
-    let worker = directory.workers.get(slot.at);
-    let draw = if slot.rank.is_none() { vm.draw() } else { 0 };
+/// Which endpoint a request without a rank takes: always the same one for a session, so that it finds its cache again.
+fn spread_of(vm: &mut Vm, session: Option<Session>) -> u64 {
+    session.map_or_else(|| vm.draw(), |session| session.rank_hash.0)
+}
+
+fn to_cluster(vm: &mut Vm, here: Here<'_>, session: Option<Session>, slot: &Slot, out: &mut Vec<Effect>) {
+    let worker = here.directory.workers.get(slot.at);
+    let draw = if slot.rank.is_none() { spread_of(vm, session) } else { 0 };
     let endpoint =
         worker.and_then(|worker| worker.endpoint(slot.rank, draw).map(|endpoint| (worker, endpoint)));
     if let Some((worker, endpoint)) = endpoint {
@@ -180,41 +242,54 @@ fn to_cluster(vm: &mut Vm, directory: &Directory, slot: &Slot, out: &mut Vec<Eff
     }
 }
 
-/// The slot's endpoint first, then alternates: further open workers, begun at a place the session alone decides.
-fn endpoint_list(
-    vm: &mut Vm,
-    directory: &Directory,
-    pool: &Pool,
-    session: Option<Session>,
-    slot: &Slot,
-) -> String {
-    let spread = session.map_or_else(|| vm.draw(), |s| s.rank_hash.0);
-    let mut list = String::with_capacity(72);
-    let mut entries = 0;
-    let mut push = |worker: Option<&Worker>, rank: Option<Rank>| {
-        let endpoint = worker.and_then(|worker| worker.endpoint(rank, spread));
-        // A host name that did not resolve yet has no address to dial.
-        if let Some(endpoint) = endpoint.filter(|endpoint| !endpoint.address.is_empty()) {
-            if entries > 0 {
-                list.push(',');
-            }
-            list.push_str(&endpoint.address);
-            entries += 1;
-        }
-        entries >= LIST_MAX
-    };
-    push(directory.workers.get(slot.at), slot.rank);
-    let n = pool.members.len();
-    let start = policy::uniform(n, policy::mix(spread, 0)).unwrap_or(0);
-    for step in 0..n {
-        let Some(&at) = pool.members.get((start + step) % n) else { break };
-        let worker = directory.workers.get(at).filter(|w| at != slot.at && w.state.takes_new());
-        let rank = worker.zip(session).and_then(|(worker, session)| worker.hashed_rank(session.rank_hash));
-        if push(worker, rank) {
+/// The slot's endpoint first, then alternates: further open workers, begun at a place the session alone decides. An exact
+/// target has no alternates: its own address again, so that a refused connection may be tried again there.
+fn endpoint_list(env: &mut Env<'_>, here: Here<'_>, placement: &Placement) -> String {
+    let Placement { session, slot, .. } = placement;
+    let spread = spread_of(env.vm, *session);
+    let mut list = List::default();
+    let home = here.directory.workers.get(slot.at).and_then(|worker| worker.endpoint(slot.rank, spread));
+    if placement.exact {
+        (0..LIST_MAX).for_each(|_| list.push(home));
+        return list.text;
+    }
+    list.push(home);
+    let members = &here.pool.members;
+    let start = policy::uniform(members.len(), policy::mix(spread, 0)).unwrap_or(0);
+    for step in 0..members.len() {
+        if list.entries >= LIST_MAX {
             break;
         }
+        let Some(&at) = members.get((start + step) % members.len()) else { break };
+        let open = here.directory.workers.get(at).filter(|w| {
+            let avoided = env.vm.troubles.avoids(env.now, w.hash, None);
+            at != slot.at && w.state.takes_new() && !avoided
+        });
+        let rank = open.zip(*session).and_then(|(worker, session)| hashed(here, worker, session));
+        list.push(open.and_then(|worker| worker.endpoint(rank, spread)));
     }
-    list
+    list.text
+}
+
+/// An endpoint list as it is written.
+#[derive(Default)]
+struct List {
+    text: String,
+    entries: usize,
+}
+
+impl List {
+    /// Adds an endpoint; a host name that did not resolve yet has no address to dial.
+    fn push(&mut self, endpoint: Option<&Endpoint>) {
+        let Some(endpoint) = endpoint.filter(|endpoint| !endpoint.address.is_empty()) else { return };
+        if self.entries == 0 {
+            self.text.reserve(72);
+        } else {
+            self.text.push(',');
+        }
+        self.text.push_str(&endpoint.address);
+        self.entries += 1;
+    }
 }
 
 /// Text for the stream's filter state: `PLAN;s=1a2b3c4d;w=w0;r=5;why=pinned`. Also what access logs show.

@@ -58,6 +58,16 @@ impl Loads {
         self.slots.iter().filter_map(named).collect()
     }
 
+    /// Every slot with requests in flight, by the number of its gauge; slots without one are left out.
+    #[must_use]
+    pub fn by_gauge(&self, directory: &Directory) -> Vec<(u32, u32)> {
+        let numbered = |(&(worker, rank), &count): (&(u64, Option<Rank>), &u32)| {
+            let (_, worker) = directory.worker_by_hash(worker)?;
+            Some((worker.gauge(rank)?, count))
+        };
+        self.slots.iter().filter_map(numbered).collect()
+    }
+
     /// A report with the present counts is on its way.
     pub fn note_reported(&mut self) {
         self.reported.clear();

@@ -3,8 +3,7 @@
 //! Both roles run in one VM, so a small table beats properties and headers. A [`PlanRef`] carries a generation: a late attempt of
 //! a request that ended never touches its successor's plan.
 
-use crate::id::Rank;
-use crate::id::{RankHash, WorkerId};
+use crate::id::{Rank, RankHash};
 
 /// Most plans at once; beyond it attempts carry no rank and are counted (an Envoy thread holds far fewer requests).
 const PLANS_MAX: usize = 1 << 20;
@@ -12,29 +11,31 @@ const PLANS_MAX: usize = 1 << 20;
 /// What an attempt must know of its request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
-    /// Rank hash of the session, if there is one.
+    /// What picks the rank on another worker than the chosen one; none where ranks are the engine's.
     pub rank_hash: Option<RankHash>,
     /// The worker chosen.
     pub worker: u64,
     /// Its rank, if one is to be sent.
     pub rank: Option<Rank>,
-    /// Whether the answer decides a binding, so that status and server matter.
-    pub pending: bool,
+    /// Nobody else may serve it: the caller named the target.
+    pub exact: bool,
     /// Attempts seen by the upstream role.
     pub attempts: u32,
-    /// Who answered, and how.
-    pub served: Option<Served>,
+    /// The last attempt; absent before the first, and when its host is none we know.
+    pub last: Option<Dialled>,
+    /// Where the request counts as load now.
+    pub counted: (u64, Option<Rank>),
 }
 
-/// The slot that answered.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Served {
-    /// The worker.
-    pub worker: WorkerId,
+/// A slot that an attempt went to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Dialled {
+    /// The worker, by hash.
+    pub worker: u64,
     /// The rank sent to it.
     pub rank: Option<Rank>,
-    /// Status of its answer.
-    pub status: u16,
+    /// Its answer's head came.
+    pub answered: bool,
 }
 
 /// Names a plan.

@@ -1,20 +1,57 @@
 //! What the service has not heard yet. One report is on its way at a time; entries stay until it is acknowledged.
+//!
+//! Entries about a session are coalesced, newest wins; findings about slots are counted up. So an absent service costs memory
+//! for live sessions only.
 
-use crate::contract::{Caller, Entry, InFlight, REPORT_ENTRIES_MAX, Report};
-use crate::id::SessionId;
+use crate::contract::{Caller, Entry, InFlight, REPORT_ENTRIES_MAX, Report, SlotFailure, Target};
+use crate::id::{RequestId, SessionId};
 use crate::time::{Millis, Timestamp};
-use std::collections::VecDeque;
+use std::collections::BTreeMap;
 
 /// Most entries kept while the service is away; beyond it the oldest goes, counted.
 pub const ENTRIES_KEPT_MAX: usize = 65_536;
+/// Most entries of an urgent report; the regular one carries the rest.
+pub const URGENT_ENTRIES_MAX: usize = 64;
+/// Most slots with findings between two reports; findings about further ones are dropped, counted.
+const FINDINGS_MAX: usize = 4096;
 /// A report without an answer is taken for lost after this long and sent again.
 const ANSWER_WITHIN: Millis = Millis(2000);
 /// With nothing to say, a report still goes this often: it is the VM's lease.
 const HEARTBEAT: Millis = Millis(5000);
 
+/// What two entries must share for the newer one to replace the older.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Subject {
+    Committed(SessionId),
+    Touched(SessionId),
+    Released(SessionId),
+    /// Each request that failed owns its own hold.
+    Failed(SessionId, RequestId),
+}
+
+fn subject(entry: &Entry) -> Option<Subject> {
+    match entry {
+        Entry::Committed { session, .. } => Some(Subject::Committed(session.id)),
+        Entry::Touched { session, .. } => Some(Subject::Touched(session.id)),
+        Entry::Released { session, .. } => Some(Subject::Released(session.id)),
+        Entry::Failed { session, request, .. } => Some(Subject::Failed(session.id, *request)),
+        Entry::SlotFailed { .. } | Entry::SlotAnswered { .. } | Entry::VmGone { .. } | Entry::Unknown => None,
+    }
+}
+
+/// What attempts found of a slot since the last report: failures after its last good answer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Finding {
+    answered: bool,
+    connection: u32,
+    status: u32,
+}
+
 #[derive(Debug)]
 struct Sent {
-    entries: usize,
+    /// Entries up to this number are in it.
+    through: u64,
+    findings: BTreeMap<Target, Finding>,
     role_missing: u64,
     at: Timestamp,
 }
@@ -22,7 +59,13 @@ struct Sent {
 /// Unsent and unacknowledged entries.
 #[derive(Debug, Default)]
 pub struct Reports {
-    entries: VecDeque<Entry>,
+    /// By number, oldest first.
+    entries: BTreeMap<u64, Entry>,
+    by_subject: BTreeMap<Subject, u64>,
+    next: u64,
+    /// Entries below this number were in an urgent report already.
+    urgent_from: u64,
+    findings: BTreeMap<Target, Finding>,
     sent: Option<Sent>,
     last: Option<Timestamp>,
     last_in_flight: Vec<InFlight>,
@@ -32,16 +75,54 @@ pub struct Reports {
 }
 
 impl Reports {
-    /// Adds an entry; the oldest unsent one goes when [`ENTRIES_KEPT_MAX`] are kept.
+    /// Adds an entry in place of an older one of the same session and kind; the oldest goes when [`ENTRIES_KEPT_MAX`] are kept.
     pub fn push(&mut self, entry: Entry) {
-        if self.entries.len() >= ENTRIES_KEPT_MAX {
-            self.entries.pop_front();
-            self.dropped += 1;
-            if let Some(sent) = &mut self.sent {
-                sent.entries = sent.entries.saturating_sub(1);
-            }
+        self.next += 1;
+        if let Some(subject) = subject(&entry)
+            && let Some(older) = self.by_subject.insert(subject, self.next)
+        {
+            self.entries.remove(&older);
         }
-        self.entries.push_back(entry);
+        self.entries.insert(self.next, entry);
+        if self.entries.len() > ENTRIES_KEPT_MAX
+            && let Some((number, oldest)) = self.entries.pop_first()
+        {
+            self.forget(number, &oldest);
+            self.dropped += 1;
+        }
+    }
+
+    fn forget(&mut self, number: u64, entry: &Entry) {
+        if let Some(subject) = subject(entry)
+            && self.by_subject.get(&subject) == Some(&number)
+        {
+            self.by_subject.remove(&subject);
+        }
+    }
+
+    /// An attempt on a slot failed.
+    pub fn slot_failed(&mut self, slot: Target, failure: SlotFailure) {
+        let Some(finding) = self.finding(slot) else { return };
+        let count = match failure {
+            SlotFailure::Connection => &mut finding.connection,
+            SlotFailure::Status5xx => &mut finding.status,
+        };
+        *count = count.saturating_add(1);
+    }
+
+    /// A slot in trouble gave a good answer: failures before it are no run any more.
+    pub fn slot_answered(&mut self, slot: Target) {
+        if let Some(finding) = self.finding(slot) {
+            *finding = Finding { answered: true, ..Finding::default() };
+        }
+    }
+
+    fn finding(&mut self, slot: Target) -> Option<&mut Finding> {
+        if self.findings.len() >= FINDINGS_MAX && !self.findings.contains_key(&slot) {
+            self.dropped += 1;
+            return None;
+        }
+        Some(self.findings.entry(slot).or_default())
     }
 
     /// An answer came through a pool cluster without the upstream role.
@@ -52,15 +133,28 @@ impl Reports {
     /// This VM's unacknowledged entries about a session: `route` carries them.
     #[must_use]
     pub fn about(&self, id: SessionId) -> Vec<Entry> {
-        self.entries.iter().filter(|entry| session_of(entry) == Some(id)).cloned().collect()
+        let fixed = [Subject::Committed(id), Subject::Touched(id), Subject::Released(id)];
+        let mut numbers: Vec<u64> =
+            fixed.iter().filter_map(|subject| self.by_subject.get(subject)).copied().collect();
+        let failed = Subject::Failed(id, RequestId(0))..=Subject::Failed(id, RequestId(u64::MAX));
+        numbers.extend(self.by_subject.range(failed).map(|(_, number)| *number));
+        numbers.sort_unstable();
+        numbers.iter().filter_map(|number| self.entries.get(number)).cloned().collect()
     }
 
-    /// The newest entry alone, to be told at once; it stays queued until a regular report is acknowledged.
+    /// Entries that no urgent report has told yet, the newest [`URGENT_ENTRIES_MAX`], to be told at once; they stay queued
+    /// until a regular report is acknowledged.
     pub fn urgent(&mut self, caller: &Caller, in_flight: Vec<InFlight>) -> Option<Report> {
-        let entry = self.entries.back()?.clone();
+        let news = self.entries.range(self.urgent_from..).rev().take(URGENT_ENTRIES_MAX);
+        let mut entries: Vec<Entry> = news.map(|(_, entry)| entry.clone()).collect();
+        entries.reverse();
+        self.urgent_from = self.next + 1;
+        if entries.is_empty() {
+            return None;
+        }
         self.seq += 1;
         let caller = caller.clone();
-        Some(Report { caller, seq: self.seq, in_flight, entries: vec![entry], upstream_role_missing: 0 })
+        Some(Report { caller, seq: self.seq, in_flight, entries, upstream_role_missing: 0 })
     }
 
     /// The next regular report, when there is news, a changed load, or the lease wants renewing.
@@ -70,33 +164,62 @@ impl Reports {
         }
         // The service may still believe in the load before a report that was lost.
         let unheard = self.sent.is_some();
+        self.take_back();
         let lease_due = unheard || self.last.is_none_or(|last| now.since(last) >= HEARTBEAT || now < last);
-        let news = !self.entries.is_empty() || self.role_missing > 0 || in_flight != self.last_in_flight;
-        if !news && !lease_due {
+        let nothing = self.entries.is_empty() && self.findings.is_empty() && self.role_missing == 0;
+        if nothing && in_flight == self.last_in_flight && !lease_due {
             return None;
         }
-        let entries: Vec<Entry> = self.entries.iter().take(REPORT_ENTRIES_MAX).cloned().collect();
+        Some(self.send(now, caller, in_flight))
+    }
+
+    fn send(&mut self, now: Timestamp, caller: &Caller, in_flight: Vec<InFlight>) -> Report {
+        let findings = std::mem::take(&mut self.findings);
+        let mut entries: Vec<Entry> = findings.iter().flat_map(told).collect();
+        let room = REPORT_ENTRIES_MAX.saturating_sub(entries.len());
+        let mut through = 0;
+        for (number, entry) in self.entries.iter().take(room) {
+            entries.push(entry.clone());
+            through = *number;
+        }
         self.seq += 1;
+        self.urgent_from = self.urgent_from.max(through + 1);
         let role_missing = self.role_missing;
-        self.sent = Some(Sent { entries: entries.len(), role_missing, at: now });
+        self.sent = Some(Sent { through, findings, role_missing, at: now });
         self.last = Some(now);
         self.last_in_flight.clone_from(&in_flight);
         let caller = caller.clone();
-        Some(Report { caller, seq: self.seq, in_flight, entries, upstream_role_missing: role_missing })
+        Report { caller, seq: self.seq, in_flight, entries, upstream_role_missing: role_missing }
     }
 
     /// The service has it: its entries are done.
     pub fn acknowledged(&mut self) {
-        if let Some(sent) = self.sent.take() {
-            self.entries.drain(..sent.entries.min(self.entries.len()));
-            self.role_missing = self.role_missing.saturating_sub(sent.role_missing);
+        let Some(sent) = self.sent.take() else { return };
+        let left = self.entries.split_off(&(sent.through + 1));
+        for (number, entry) in std::mem::replace(&mut self.entries, left) {
+            self.forget(number, &entry);
         }
+        self.role_missing = self.role_missing.saturating_sub(sent.role_missing);
     }
 
     /// It got lost: its entries go with the next one.
     pub fn lost(&mut self) {
-        self.sent = None;
+        self.take_back();
         self.last = None;
+    }
+
+    /// Findings of a report that nobody heard, before those made since.
+    fn take_back(&mut self) {
+        let Some(sent) = self.sent.take() else { return };
+        for (slot, old) in sent.findings {
+            let Some(new) = self.finding(slot) else { continue };
+            if new.answered {
+                continue;
+            }
+            new.answered = old.answered;
+            new.connection = new.connection.saturating_add(old.connection);
+            new.status = new.status.saturating_add(old.status);
+        }
     }
 
     /// Entries waiting.
@@ -108,22 +231,22 @@ impl Reports {
     /// Whether the service has heard everything.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.entries.is_empty()
+        self.entries.is_empty() && self.findings.is_empty()
     }
 
-    /// Entries given up since the VM began.
+    /// Entries and findings given up since the VM began.
     #[must_use]
     pub fn dropped(&self) -> u64 {
         self.dropped
     }
 }
 
-fn session_of(entry: &Entry) -> Option<SessionId> {
-    match entry {
-        Entry::Committed { session, .. }
-        | Entry::Failed { session, .. }
-        | Entry::Touched { session, .. }
-        | Entry::Released { session, .. } => Some(session.id),
-        Entry::SlotFailed { .. } | Entry::SlotAnswered { .. } | Entry::VmGone { .. } | Entry::Unknown => None,
-    }
+/// A finding as entries: the answer first, since the failures came after it.
+fn told((slot, finding): (&Target, &Finding)) -> Vec<Entry> {
+    let failed =
+        |failure, count| (count > 0).then(|| Entry::SlotFailed { target: slot.clone(), failure, count });
+    let answered = finding.answered.then(|| Entry::SlotAnswered { target: slot.clone() });
+    let failures =
+        [failed(SlotFailure::Connection, finding.connection), failed(SlotFailure::Status5xx, finding.status)];
+    answered.into_iter().chain(failures.into_iter().flatten()).collect()
 }

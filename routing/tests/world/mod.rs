@@ -12,7 +12,9 @@ use routing::contract::{
     Fleet, Outcome, Policy, RouteReply, RouteRequest, TTL_DEFAULT, Topology, WorkerState, WorkerStatus,
 };
 use routing::directory::Directory;
-use routing::flow::{AnswerHead, Effect, Env, Head, Next, RequestFlow, RouteFailure};
+use routing::flow::{
+    AnswerHead, By, Effect, Ending, Env, EnvoyReason, Head, Next, RequestFlow, RouteFailure,
+};
 use routing::id::{Cursor, Epoch, HoldId, SessionId, Version};
 use routing::page;
 use routing::session::{Key, RequestView};
@@ -45,7 +47,8 @@ struct Running {
     vm: usize,
     headers: Headers,
     note: Option<String>,
-    answer: Option<AnswerHead>,
+    /// Headers set on the answer.
+    answered: Vec<String>,
 }
 
 struct Seen<'a> {
@@ -149,7 +152,7 @@ impl World {
             "head" => Some(self.head(name, rest)),
             "route" => Some(self.route(name, rest)),
             "answer" => Some(self.answer(name, rest)),
-            "end" => Some(self.end(name)),
+            "end" => Some(self.end(name, rest)),
             "try" => Some(self.attempt(name, rest)),
             "page" => Some(self.page(rest)),
             "report" => Some(self.report(rest.first().map_or(0, |vm| vm.parse().unwrap()))),
@@ -191,6 +194,8 @@ impl World {
             match word.split_once('=') {
                 Some(("session", key)) => headers.set("x-session-id", Some(key)),
                 Some(("vm", n)) => vm = n.parse().unwrap(),
+                Some(("worker", id)) => headers.set("x-rankpin-worker", Some(id)),
+                Some(("rank", n)) => headers.set("x-rankpin-rank", Some(n)),
                 _ => panic!("no such argument: {word}"),
             }
         }
@@ -200,7 +205,7 @@ impl World {
             vm,
             headers: headers.clone(),
             note: None,
-            answer: None,
+            answered: Vec::new(),
         });
         running.headers = headers;
         self.drive(name, |flow, env, seen, out| Some(flow.head(env, seen, out)))
@@ -220,45 +225,52 @@ impl World {
     }
 
     fn answer(&mut self, name: &str, words: &[&str]) -> String {
-        let (by_engine, status) = match words {
-            ["envoy", status] => (false, status),
-            [status] => (true, status),
-            _ => panic!("answer [envoy] STATUS"),
+        let (by, status) = match words {
+            ["envoy", status, details] => (By::Envoy(EnvoyReason::of_details(details.as_bytes())), status),
+            ["envoy", status] => (By::Envoy(usual_reason(status)), status),
+            [status, retry_after] => (By::Engine(Some(retry_after.as_bytes().to_vec())), status),
+            [status] => (By::Engine(None), status),
+            _ => panic!("answer [envoy] STATUS [DETAILS | RETRY_AFTER]"),
         };
-        let head = AnswerHead { status: status.parse().unwrap(), by_engine };
+        let head = AnswerHead { status: status.parse().unwrap(), by };
         let running = self.flows.get_mut(name).unwrap();
-        running.answer = Some(head);
         // As the filter does: an answer nobody wants is not looked at.
-        if !running.flow.wants_answer(&self.vms[running.vm]) {
+        if !running.flow.wants_answer(&self.vms[running.vm], self.config.served_header) {
             return "not looked at".to_owned();
         }
-        self.drive(name, |flow, env, _, out| {
-            flow.answered(env, head, out);
+        let told = self.drive(name, |flow, env, _, out| {
+            flow.answered(env, &head, out);
             None
-        })
+        });
+        let headers = std::mem::take(&mut self.flows.get_mut(name).unwrap().answered);
+        if headers.is_empty() { told } else { format!("{told} [{}]", headers.join(", ")) }
     }
 
-    fn end(&mut self, name: &str) -> String {
-        let answer = self.flows[name].answer;
+    fn end(&mut self, name: &str, words: &[&str]) -> String {
+        let ending = if words == ["broken"] { Ending::BrokenStream } else { Ending::Plain };
         let told = self.drive(name, |flow, env, _, out| {
-            flow.ended(env.vm, answer, out);
+            flow.ended(env.vm, env.now, ending, out);
             None
         });
         self.flows.remove(name);
         told
     }
 
-    /// One attempt of the upstream role: `try WORKER [STATUS]`; without a status the host gives no answer.
+    /// One attempt of the upstream role: `try WORKER [STATUS [RETRY_AFTER]]`; without a status the host gives no answer.
     fn attempt(&mut self, name: &str, words: &[&str]) -> String {
         let (host, status) = (words[0], words.get(1).map(|status| status.parse().unwrap()));
+        let retry_after = words.get(2).map(|text| text.as_bytes());
         let known = self.topology.workers.iter().find(|w| w.id.as_str() == host);
         let address = known.map_or_else(|| host.to_owned(), |w| w.endpoints[0].address.clone());
         let running = &self.flows[name];
         let vm = &mut self.vms[running.vm];
         let mut attempt = Attempt::default();
-        let start = attempt.begin(vm, running.note.as_deref(), &address);
-        if let Some(status) = status.filter(|_| attempt.wants_answer(vm)) {
-            attempt.answered(vm, status);
+        let start = attempt.begin(vm, self.now, running.note.as_deref(), &address);
+        if let Some(refused) = start.refuse {
+            return format!("refused {}", refused.status);
+        }
+        if let Some(status) = status {
+            attempt.answered(vm, self.now, status, retry_after);
         }
         let rank = start.rank.map_or_else(|| "no rank".to_owned(), |rank| format!("rank {}", rank.value));
         start.count.map_or_else(|| rank.clone(), |count| format!("{rank}, #{}", count.word()))
@@ -296,6 +308,7 @@ impl World {
                 self.question = Some((**request).clone());
                 return render::effect(effect, &self.topology);
             }
+            Effect::SetResponseHeader(header, value) => running.answered.push(format!("{header}: {value}")),
             Effect::Note(note) => running.note = Some(note.clone()),
             Effect::Page(change) => {
                 let pages = &mut self.pages[running.vm / 2];
@@ -365,6 +378,15 @@ impl World {
         let report = vm.next_report(self.now);
         vm.reports.acknowledged();
         report.map_or_else(|| "nothing".to_owned(), |report| render::report(&report))
+    }
+}
+
+/// What Envoy's own answers of a status mostly mean.
+fn usual_reason(status: &str) -> EnvoyReason {
+    match status {
+        "503" => EnvoyReason::Unreached,
+        "504" => EnvoyReason::Timeout,
+        _ => EnvoyReason::Other,
     }
 }
 

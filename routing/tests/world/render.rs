@@ -19,7 +19,11 @@ pub(super) fn effect(effect: &Effect, topology: &Topology) -> Option<String> {
         Effect::ReportNow => Some("report now".to_owned()),
         Effect::Resume => Some("resume".to_owned()),
         Effect::Count(counter) => Some(format!("#{}", counter.word())),
-        Effect::SetHeader(..) | Effect::RemoveHeader(_) | Effect::Note(_) | Effect::Page(_) => None,
+        Effect::SetHeader(..)
+        | Effect::SetResponseHeader(..)
+        | Effect::RemoveHeader(_)
+        | Effect::Note(_)
+        | Effect::Page(_) => None,
     }
 }
 

@@ -1,0 +1,287 @@
+//! The answer's head and the request's end: what commits, what rolls back, what is remembered of the slot.
+
+use super::place::Slot;
+use super::{Counter, Effect, Env, Ignored, PageChange, Pending, Placed, RequestFlow, State, reference};
+use crate::contract::{Entry, KeptSlot, SessionRef, SlotFailure, Target};
+use crate::directory::{Directory, Pool};
+use crate::header;
+use crate::id::{HoldId, PoolName, Rank, RequestId};
+use crate::page::{Certainty, Record};
+use crate::session::Session;
+use crate::time::{Millis, Timestamp};
+use crate::vm::{Dialled, Plan, Verdict, Vm};
+
+/// How an answer's head came about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AnswerHead {
+    /// HTTP status.
+    pub status: u16,
+    /// Who answered.
+    pub by: By,
+}
+
+/// Who answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum By {
+    /// An engine; with its `Retry-After`, wanted only with 429 and 503.
+    Engine(Option<Vec<u8>>),
+    /// Envoy, in the engine's place.
+    Envoy(EnvoyReason),
+}
+
+/// Why Envoy answered itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EnvoyReason {
+    /// The connection was refused, timed out or broke before an answer.
+    Unreached,
+    /// It does not know the cluster that the filter named.
+    NoCluster,
+    /// The engine did not answer in time.
+    Timeout,
+    /// Anything else: too large a body, a circuit breaker, another filter. Says nothing of the slot.
+    Other,
+}
+
+impl EnvoyReason {
+    /// From Envoy's `response.code_details`.
+    #[must_use]
+    pub fn of_details(details: &[u8]) -> Self {
+        let starts = |prefix: &str| details.starts_with(prefix.as_bytes());
+        // Its own limit of connections or requests, not the worker's fault.
+        let own_limit = details.windows(8).any(|part| part == b"overflow");
+        match () {
+            () if own_limit => Self::Other,
+            () if starts("upstream_reset_before_response_started") || starts("no_healthy_upstream") => {
+                Self::Unreached
+            }
+            () if starts("cluster_not_found") => Self::NoCluster,
+            () if starts("response_timeout")
+                || starts("upstream_per_try_timeout")
+                || starts("stream_idle_timeout") =>
+            {
+                Self::Timeout
+            }
+            () => Self::Other,
+        }
+    }
+
+    /// What it says of the slot that was to answer.
+    const fn verdict(self) -> Option<Verdict> {
+        match self {
+            Self::Unreached | Self::NoCluster => Some(Verdict::Failed(SlotFailure::Connection)),
+            Self::Timeout => Some(Verdict::Failed(SlotFailure::Status5xx)),
+            Self::Other => None,
+        }
+    }
+}
+
+/// How a request ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// In any way that says nothing of the slot: whole, or the client left.
+    Plain,
+    /// The engine's answer broke off after its head.
+    BrokenStream,
+}
+
+impl RequestFlow {
+    /// Whether [`Self::answered`] would learn something: reading an answer's head costs hostcalls.
+    ///
+    /// Behind a pool's cluster the upstream role sees each engine's answer itself, so a pinned turn's is not looked at again.
+    #[must_use]
+    pub fn wants_answer(&self, vm: &Vm, tells_served: bool) -> bool {
+        let State::Placed(placed) = &self.state else { return false };
+        let plan = placed.plan.and_then(|plan| vm.plans.get(plan));
+        let seen = plan.is_some_and(|plan| plan.last.is_some_and(|last| last.answered));
+        !seen || placed.pending.is_some() || tells_served
+    }
+
+    /// Whether it matters who answered; if not, an answer below 400 is taken for the engine's.
+    #[must_use]
+    pub fn wants_origin(&self, vm: &Vm, status: u16) -> bool {
+        let State::Placed(placed) = &self.state else { return false };
+        let unseen = placed.plan.and_then(|plan| vm.plans.get(plan)).is_some_and(|plan| plan.last.is_none());
+        status >= 400 || placed.pending.is_some() || unseen
+    }
+
+    /// Head of the answer that goes to the client.
+    pub fn answered(&mut self, env: &mut Env<'_>, head: &AnswerHead, out: &mut Vec<Effect>) {
+        let State::Placed(placed) = &mut self.state else {
+            out.push(Effect::Count(Counter::Ignored(Ignored::UnplacedAnswer)));
+            return;
+        };
+        let Some(directory) = env.vm.directory.take() else { return };
+        answered(env, &directory, placed, head, out);
+        env.vm.directory = Some(directory);
+    }
+
+    /// The request is over, however it ended.
+    pub fn ended(&mut self, vm: &mut Vm, now: Timestamp, ending: Ending, out: &mut Vec<Effect>) {
+        let placed = match std::mem::replace(&mut self.state, State::Done) {
+            State::Placed(placed) => placed,
+            // The client left before the service answered: whatever hold it got must go.
+            State::Routing(routing) => {
+                fail(vm, reference(routing.session), routing.pool, routing.request, None, out);
+                return;
+            }
+            State::AwaitHead | State::Refused | State::Passed | State::Done => return,
+        };
+        let plan = placed.plan.and_then(|plan| vm.plans.remove(plan));
+        let counted = plan.as_ref().map_or((placed.slot.hash, placed.slot.rank), |plan| plan.counted);
+        vm.loads.remove(counted.0, counted.1);
+        if ending == Ending::BrokenStream {
+            out.push(Effect::Count(Counter::StreamBroken));
+            let slot = plan.and_then(|plan| plan.last).map_or(counted, |last| (last.worker, last.rank));
+            judge(vm, now, slot, Verdict::Failed(SlotFailure::Status5xx));
+        }
+        let Some(pending) = placed.pending else { return };
+        if pending.cached {
+            out.push(Effect::Page(PageChange::Remove { id: pending.session.id, version: pending.version }));
+        }
+        fail(vm, reference(pending.session), pending.pool, pending.request, pending.hold, out);
+    }
+}
+
+fn judge(vm: &mut Vm, now: Timestamp, slot: (u64, Option<Rank>), verdict: Verdict) {
+    if let Some(directory) = vm.directory.take() {
+        vm.judge(now, &directory, slot, verdict);
+        vm.directory = Some(directory);
+    }
+}
+
+fn answered(
+    env: &mut Env<'_>,
+    directory: &Directory,
+    placed: &mut Placed,
+    head: &AnswerHead,
+    out: &mut Vec<Effect>,
+) {
+    let plan = placed.plan.and_then(|plan| env.vm.plans.get(plan));
+    let by_engine = matches!(head.by, By::Engine(_));
+    let role_missing = by_engine && plan.is_some_and(|plan| plan.attempts == 0);
+    let server = server(placed, plan);
+    if let Some((slot, verdict)) = verdict(placed, plan, head) {
+        env.vm.judge(env.now, directory, slot, verdict);
+    }
+    if role_missing {
+        env.vm.reports.note_role_missing();
+        out.push(Effect::Count(Counter::UpstreamRoleMissing));
+    }
+    if head.by == By::Envoy(EnvoyReason::NoCluster) {
+        out.push(Effect::Count(Counter::ClusterMissing));
+    }
+    if !by_engine || head.status >= 500 {
+        return;
+    }
+    let target = server.and_then(|slot| target(directory, slot));
+    if env.config.served_header
+        && head.status < 400
+        && let Some(target) = &target
+    {
+        out.push(Effect::SetResponseHeader(header::SERVED, told(target, placed.why)));
+    }
+    // An answer of a host that is none of ours binds nothing: the end of the request rolls back.
+    let Some(target) = target else { return };
+    if let Some(pending) = placed.pending.take() {
+        commit(env, &placed.slot, pending, target, out);
+    }
+}
+
+/// The slot that answered; `None` when it is a host that no worker declares.
+fn server(placed: &Placed, plan: Option<&Plan>) -> Option<(u64, Option<Rank>)> {
+    match plan {
+        // The upstream role is missing, or this is the cluster of the worker itself.
+        None => Some((placed.slot.hash, placed.slot.rank)),
+        Some(plan) if plan.attempts == 0 => Some((placed.slot.hash, placed.slot.rank)),
+        Some(plan) => plan.last.map(|last| (last.worker, last.rank)),
+    }
+}
+
+/// What the answer says of a slot, unless the upstream role saw it already.
+fn verdict(
+    placed: &Placed,
+    plan: Option<&Plan>,
+    head: &AnswerHead,
+) -> Option<((u64, Option<Rank>), Verdict)> {
+    let slot = match plan.filter(|plan| plan.attempts > 0) {
+        None => (placed.slot.hash, placed.slot.rank),
+        Some(plan) => {
+            let Dialled { worker, rank, answered: false } = plan.last? else { return None };
+            (worker, rank)
+        }
+    };
+    let verdict = match &head.by {
+        By::Engine(retry_after) => Some(Verdict::of_status(head.status, retry_after.as_deref())),
+        By::Envoy(reason) => reason.verdict(),
+    };
+    verdict.map(|verdict| (slot, verdict))
+}
+
+fn target(directory: &Directory, (worker, rank): (u64, Option<Rank>)) -> Option<Target> {
+    directory.worker_by_hash(worker).map(|(_, worker)| Target { worker: worker.id.clone(), rank })
+}
+
+/// Text of the header that tells the client who served: `w0;rank=3;reason=pinned`.
+fn told(target: &Target, why: Counter) -> String {
+    let rank = target.rank.map_or_else(String::new, |rank| format!(";rank={rank}"));
+    format!("{}{rank};reason={}", target.worker, why.word())
+}
+
+pub(super) fn fail(
+    vm: &mut Vm,
+    session: SessionRef,
+    pool: PoolName,
+    request: RequestId,
+    hold: Option<HoldId>,
+    out: &mut Vec<Effect>,
+) {
+    out.push(Effect::Count(Counter::RolledBack));
+    vm.reports.push(Entry::Failed { session, pool, request, hold });
+    out.push(Effect::ReportNow);
+}
+
+fn commit(env: &mut Env<'_>, chosen: &Slot, pending: Pending, target: Target, out: &mut Vec<Effect>) {
+    let as_chosen = target.worker == chosen.worker && target.rank == chosen.rank;
+    // A worker-only binding stays worker-only: its rank is the hash, whatever the worker declares later.
+    let target = if as_chosen { Target { rank: chosen.bound_rank, ..target } } else { target };
+    let held = Record {
+        id: pending.session.id,
+        rank_hash: pending.session.rank_hash,
+        version: pending.version,
+        worker_hash: chosen.hash,
+        rank: chosen.bound_rank,
+        touched_s: Record::seconds(env.now),
+        generation: env.vm.generation,
+        certainty: Certainty::Bound,
+    };
+    // Served elsewhere (a retry): only the service knows who wins, so the next turn asks it.
+    out.push(Effect::Page(if as_chosen {
+        PageChange::Put(held)
+    } else {
+        PageChange::Remove { id: pending.session.id, version: pending.version }
+    }));
+    env.vm.reports.push(Entry::Committed {
+        session: reference(pending.session),
+        pool: pending.pool,
+        request: pending.request,
+        hold: pending.hold,
+        target,
+        version: pending.version,
+    });
+    out.push(Effect::Count(Counter::Committed));
+}
+
+/// Keeps a binding alive: page and service hear of it once in an eighth of its ttl, not on every turn.
+pub(super) fn touch(env: &mut Env<'_>, pool: &Pool, session: Session, old: &Record, out: &mut Vec<Effect>) {
+    if old.certainty != Certainty::Bound || old.idle(env.now) < Millis(pool.ttl.0 / 8) {
+        return;
+    }
+    let touched_s = Record::seconds(env.now);
+    out.push(Effect::Page(PageChange::Put(Record { touched_s, ..*old })));
+    env.vm.reports.push(Entry::Touched {
+        session: reference(session),
+        pool: pool.name.clone(),
+        version: old.version,
+        slot: Some(KeptSlot { worker_hash: old.worker_hash, rank: old.rank }),
+    });
+}

@@ -1,0 +1,150 @@
+//! Targets that trusted callers name (affinity section 6): served exactly there, or refused with the reason.
+//!
+//! Read only on listeners declared trusted; elsewhere the shipped configs strip these headers before the filter runs.
+
+use super::finish::touch;
+use super::place::{self, Choice, Slot};
+use super::{Counter, Effect, Env, Head, Here, LocalReply, Next, Placement, RequestFlow, found_now, joined};
+use crate::config::{FilterConfig, Trust};
+use crate::contract::{Affinity, Policy, Refusal, Target, WorkerState};
+use crate::header;
+use crate::id::{Rank, WorkerId};
+use crate::page::Record;
+use crate::session::Session;
+
+/// The target a trusted caller named, if it named one.
+///
+/// # Errors
+/// What to answer: the worker or rank is no such thing, or a rank came without a worker.
+pub(super) fn read(config: &FilterConfig, head: &impl Head) -> Result<Option<Target>, LocalReply> {
+    if config.trust == Trust::Nobody {
+        return Ok(None);
+    }
+    let text = |name| head.header(name).map(|value| value.trim_ascii().to_vec()).filter(|v| !v.is_empty());
+    let (worker, rank) = (text(header::TARGET_WORKER), text(header::TARGET_RANK));
+    let Some(worker) = worker else {
+        return if rank.is_some() { Err(LocalReply::worker_required()) } else { Ok(None) };
+    };
+    let id = std::str::from_utf8(&worker).ok().and_then(|text| WorkerId::parse(text).ok());
+    let worker = id.ok_or_else(|| refusal(Refusal::WorkerUnknown))?;
+    let rank = match rank {
+        None => None,
+        Some(text) => Some(number(&text).ok_or_else(|| refusal(Refusal::RankUndeclared))?),
+    };
+    Ok(Some(Target { worker, rank }))
+}
+
+fn number(text: &[u8]) -> Option<Rank> {
+    std::str::from_utf8(text).ok()?.parse().ok().map(Rank)
+}
+
+/// What a refusal says to the client.
+pub(super) fn refusal(refusal: Refusal) -> LocalReply {
+    match refusal {
+        Refusal::WorkerRequired => LocalReply::worker_required(),
+        Refusal::WorkerUnknown => LocalReply::target(404, "worker_unknown", "no such worker in this pool"),
+        Refusal::RankUndeclared => {
+            LocalReply::target(400, "rank_undeclared", "the worker does not declare that rank")
+        }
+        Refusal::BoundElsewhere => LocalReply::target(
+            400,
+            "session_bound_elsewhere",
+            "the session is bound to another target; name that one, or none",
+        ),
+        Refusal::WorkerUnavailable => LocalReply::target_gone(),
+    }
+}
+
+/// Whether a cached binding is the named target: the same worker, and the same rank if one is named. A binding to a worker
+/// alone takes the session's hashed rank and no other.
+pub(super) fn agrees(here: Here<'_>, target: &Target, slot: &Slot, record: &Record) -> bool {
+    let hashed = || here.directory.workers.get(slot.at).and_then(|w| w.hashed_rank(record.rank_hash));
+    target.worker == slot.worker
+        && target.rank.is_none_or(|rank| record.rank.or_else(hashed).is_none_or(|bound| bound == rank))
+}
+
+/// The named slot, unless its worker drains or is down; without a named rank the one its session gets there.
+pub(super) fn slot(here: Here<'_>, target: &Target, session: Option<Session>) -> Option<Slot> {
+    let (at, worker) = here.directory.worker_by_id(&target.worker)?;
+    if matches!(worker.state, WorkerState::Draining | WorkerState::Down) {
+        return None;
+    }
+    let hashed = session.and_then(|session| place::hashed(here, worker, session));
+    // A single rank is not named on the wire, so it is not part of a binding either.
+    let rank = target.rank.filter(|_| worker.dp_size > 1).or(hashed);
+    Some(Slot { worker: worker.id.clone(), hash: worker.hash, at, rank, bound_rank: rank })
+}
+
+impl RequestFlow {
+    pub(super) fn named_turn(
+        &mut self,
+        env: &mut Env<'_>,
+        here: Here<'_>,
+        session: Option<Session>,
+        target: Target,
+        head: &impl Head,
+        out: &mut Vec<Effect>,
+    ) -> Next {
+        if let Err(why) = known(here, &target) {
+            return self.refuse(refusal(why), Counter::NamedRefused, out);
+        }
+        let keeps = here.pool.affinity != Affinity::Off && here.pool.rules.policy != Policy::SessionHash;
+        let Some(session) = session.filter(|_| keeps) else {
+            return self.unkept(env, here, session, &target, out);
+        };
+        let record = found_now(env, head, session);
+        let (slot, record, held) = match place::from_record(here, record.as_ref(), env.vm.generation, env.now)
+        {
+            Choice::Bound(slot, record) => (slot, record, false),
+            Choice::Held(slot, record) => (slot, record, true),
+            // Whether a draining worker may go on with it, only the service knows: it may be bound there.
+            Choice::Unknown => return self.ask(env, here, session, record, Some(target), out),
+        };
+        if !agrees(here, &target, &slot, &record) {
+            return self.refuse(refusal(Refusal::BoundElsewhere), Counter::NamedRefused, out);
+        }
+        let slot = Slot { rank: target.rank.filter(|_| slot_has_ranks(here, &slot)).or(slot.rank), ..slot };
+        let pending = held.then(|| {
+            let request = env.vm.next_request();
+            joined(session, here.pool.name.clone(), request, &record)
+        });
+        touch(env, here.pool, session, &record, out);
+        let (session, why) = (Some(session), Counter::Named);
+        self.place(env, here, Placement { session, slot, why, pending, exact: true }, out)
+    }
+
+    /// Without a binding to keep: exactly there, and nothing remembered.
+    fn unkept(
+        &mut self,
+        env: &mut Env<'_>,
+        here: Here<'_>,
+        session: Option<Session>,
+        target: &Target,
+        out: &mut Vec<Effect>,
+    ) -> Next {
+        // Without affinity there is no rank of a session's own either.
+        let session = session.filter(|_| here.pool.affinity != Affinity::Off);
+        let Some(slot) = slot(here, target, session) else {
+            return self.refuse(LocalReply::target_gone(), Counter::NamedRefused, out);
+        };
+        let why = Counter::Named;
+        self.place(env, here, Placement { session, slot, why, pending: None, exact: true }, out)
+    }
+}
+
+fn slot_has_ranks(here: Here<'_>, slot: &Slot) -> bool {
+    here.directory.workers.get(slot.at).is_some_and(|worker| worker.dp_size > 1)
+}
+
+/// Whether the worker is one of the pool, declares the rank and is not down.
+fn known(here: Here<'_>, target: &Target) -> Result<(), Refusal> {
+    let (_, worker) = here.directory.worker_by_id(&target.worker).ok_or(Refusal::WorkerUnknown)?;
+    let pool = here.directory.pools.get(worker.pool);
+    if pool.is_none_or(|pool| pool.name != here.pool.name) {
+        return Err(Refusal::WorkerUnknown);
+    }
+    if target.rank.is_some_and(|rank| !worker.declares(rank)) {
+        return Err(Refusal::RankUndeclared);
+    }
+    if worker.state.serves_bound() { Ok(()) } else { Err(Refusal::WorkerUnavailable) }
+}
