@@ -6,6 +6,7 @@
 
 use crate::id::Epoch;
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
 /// Looks (one a tick) after which an unchanged seat is given up.
 pub const STILL_MAX: u32 = 8;
@@ -108,11 +109,18 @@ impl Census {
     }
 
     fn is_dead(&mut self, seat: u32, share: &Share) -> bool {
-        let seen = self.seen.entry(seat).or_insert(Seen { vm: share.vm, beat: share.beat, still: 0 });
+        let fresh = || Seen { vm: share.vm, beat: share.beat, still: 0 };
+        let seen = match self.seen.entry(seat) {
+            Entry::Vacant(place) => {
+                place.insert(fresh());
+                return false;
+            }
+            Entry::Occupied(place) => place.into_mut(),
+        };
         if (seen.vm, seen.beat) == (share.vm, share.beat) {
             seen.still += 1;
         } else {
-            *seen = Seen { vm: share.vm, beat: share.beat, still: 0 };
+            *seen = fresh();
         }
         seen.still > STILL_MAX
     }

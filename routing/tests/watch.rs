@@ -6,7 +6,7 @@ mod common;
 use wasm_bindgen_test::wasm_bindgen_test as test;
 
 use common::{id, small_fleet, target};
-use routing::contract::{Fleet, Move, SessionRef, Target, WatchReply, WorkerState, WorkerStatus};
+use routing::contract::{Fleet, Move, SessionRef, Target, Topology, WatchReply, WorkerState, WorkerStatus};
 use routing::flow::PageChange;
 use routing::hash::worker_hash;
 use routing::id::{Cursor, Epoch, Rank, RankHash, SessionId, Version};
@@ -167,6 +167,24 @@ fn moves_of_a_new_life_carry_the_new_generation() {
 }
 
 #[test]
+fn a_new_life_without_workers_does_not_empty_the_fleet() {
+    let known = fleet(5);
+    let nobody = Topology { version: 9, ..Topology::default() };
+    let empty = Fleet { version: 9, workers: Vec::new() };
+    let answer =
+        |epoch| WatchReply { topology: Some(nobody.clone()), fleet: Some(empty.clone()), ..reply(epoch, 1) };
+    let stored = |fleet: Fleet| StoredFleet { fleet, generation: 0, salt: 1 };
+    let new_life = at(7, 3).apply(answer(8), &stored(known.clone()), NOW);
+    assert_eq!(new_life.topology, None);
+    assert_eq!(new_life.fleet.map(|stored| stored.fleet), Some(known.clone()), "states stay, too");
+    assert_eq!(new_life.position.topology, 9, "not asked for again until it changes");
+    let same_life = at(7, 3).apply(answer(7), &stored(known), NOW);
+    assert_eq!(same_life.topology, Some(nobody.clone()), "all workers were removed");
+    let first = at(0, 0).apply(answer(8), &stored(Fleet::default()), NOW);
+    assert_eq!(first.topology, Some(nobody), "nothing was known before");
+}
+
+#[test]
 fn a_stored_position_reads_back() {
     let position =
         Position { topology: 3, fleet: 4, generation: 5, topologies: 6, fleets: 7, ..at(u64::MAX, 2) };
@@ -185,9 +203,10 @@ fn one_vm_holds_the_lease() {
     let claimed = |current: Option<&[u8]>, now: u64| claim(current, me, Timestamp(now));
     let mine = |now: u64| Some(lease(1, now + LEASE.0));
     assert_eq!(claimed(None, 1000), mine(1000), "nobody holds it");
-    assert_eq!(claimed(Some(&lease(2, 4000)), 1000), None, "another holds it");
-    assert_eq!(claimed(Some(&lease(2, 4000)), 3999), None);
-    assert_eq!(claimed(Some(&lease(2, 4000)), 4000), mine(4000), "it ended");
+    let theirs = lease(2, 1000 + LEASE.0);
+    assert_eq!(claimed(Some(&theirs), 1000), None, "another holds it");
+    assert_eq!(claimed(Some(&theirs), 999 + LEASE.0), None);
+    assert_eq!(claimed(Some(&theirs), 1000 + LEASE.0), mine(1000 + LEASE.0), "it ended");
     assert_eq!(claimed(Some(&lease(1, 4000)), 2000), mine(2000), "renewed");
     assert_eq!(claimed(Some(&lease(1, 4000)), 9000), mine(9000), "mine, though late");
     assert_eq!(claimed(Some(&lease(2, 900_000)), 1000), mine(1000), "the clock went back");

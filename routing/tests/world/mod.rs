@@ -355,6 +355,12 @@ impl World {
         self.flows[name].note.as_deref()
     }
 
+    /// Requests in flight on a worker, from the first VM.
+    pub(crate) fn put_load(&mut self, worker: &str, count: usize) {
+        let hash = routing::hash::worker_hash(&id(worker));
+        (0..count).for_each(|_| self.vms[0].loads.add(hash, None));
+    }
+
     /// Writes a record to the first Envoy's pages.
     pub(crate) fn put(&mut self, record: page::Record) {
         let n = page::page_of(record.id, self.config.page_count);
@@ -397,14 +403,16 @@ fn ignored(effect: &Effect) -> bool {
 /// `OUTCOME [WORKER] [rank N] [vN] [hold N]`.
 fn reply(words: &[&str]) -> RouteReply {
     let outcome: Outcome = serde_json::from_str(&format!("\"{}\"", words[0])).unwrap();
+    let refusal = words.get(1).filter(|_| outcome == Outcome::Refused);
+    let refusal = refusal.map(|word| serde_json::from_str(&format!("\"{word}\"")).unwrap());
     let after =
         |name: &str| words.iter().position(|w| *w == name).map(|at| words[at + 1].parse::<u64>().unwrap());
-    let named = words.get(1).filter(|w| w.starts_with('w'));
+    let named = words.get(1).filter(|w| w.starts_with('w') && outcome != Outcome::Refused);
     let rank = after("rank").map(|rank| u32::try_from(rank).unwrap());
     let seq = words.iter().skip(1).find_map(|w| w.strip_prefix('v')?.parse().ok()).unwrap_or(0);
     RouteReply {
         outcome,
-        refusal: None,
+        refusal,
         target: named.map(|worker| target(worker, rank)),
         alternates: Vec::new(),
         version: Version { seq, writer: 0 },
