@@ -172,6 +172,10 @@ impl Drop for Downstream {
 
 impl HttpContext for Downstream {
     fn on_http_request_headers(&mut self, _headers: usize, _end: bool) -> Action {
+        #[cfg(feature = "test-trap")]
+        if host::request_header("x-rankpin-test-trap").is_some() {
+            std::process::abort();
+        }
         vm::with(vm::Shared::refresh);
         let (next, effects) = self.step(|flow, env, out| flow.head(env, &Live, out));
         match self.run(effects, next.unwrap_or(Next::Continue)) {

@@ -77,9 +77,17 @@ pub(crate) fn command(workspace: &Workspace, args: &[String]) -> Result<()> {
     Ok(())
 }
 
+/// The filter with a trap for tests (`tests/trap`): the same sources, exports as shipped, not optimised any further.
+pub(crate) fn ensure_trap(workspace: &Workspace) -> Result<PathBuf> {
+    let compiled = std::fs::read(compile(workspace, "filter-trap", "filter_trap.wasm")?)?;
+    let path = workspace.target.join("rankpin-trap.wasm");
+    write_whole(&path, &wasm::retain_exports(&compiled, is_kept)?)?;
+    Ok(path)
+}
+
 /// Builds what is not up to date; quick when nothing changed.
 pub(crate) fn ensure(workspace: &Workspace) -> Result<Filter> {
-    let compiled = std::fs::read(compile(workspace)?)?;
+    let compiled = std::fs::read(compile(workspace, "filter", "filter.wasm")?)?;
     let path = workspace.target.join("rankpin.wasm");
     let optimiser = find_optimiser()?;
     let recipe_file = toolchain::build_folder(workspace).join("rankpin.recipe");
@@ -99,14 +107,14 @@ pub(crate) fn ensure(workspace: &Workspace) -> Result<Filter> {
     Ok(Filter { path, imports, bytes_compiled: compiled.len() as u64, bytes_shipped: shipped.len() as u64 })
 }
 
-fn compile(workspace: &Workspace) -> Result<PathBuf> {
+fn compile(workspace: &Workspace, package: &str, file: &str) -> Result<PathBuf> {
     let toolchain = toolchain::find()?;
     let folder = toolchain::build_folder(workspace).join(TARGET).join("filter");
-    let file = folder.join("filter.wasm");
+    let file = folder.join(file);
     if !file.is_file() {
         process::note("compiling the filter for wasm (about a minute the first time)");
     }
-    let mut build = toolchain.cargo(workspace, &["build", "-p", "filter", "--profile", "filter"]);
+    let mut build = toolchain.cargo(workspace, &["build", "-p", package, "--profile", "filter"]);
     process::run(&mut build).context("compiling the filter")?;
     Ok(file)
 }

@@ -108,6 +108,9 @@ fn with_envoy(workspace: &Workspace, target: &str) -> Result<()> {
     let artifacts = Artifacts::ensure(workspace, Profile::Debug)?;
     let mut test = workspace.cargo(&["test", "-p", "e2e", "--test", target]);
     artifacts.tell(&mut test);
+    if target == "live" {
+        test.env("RANKPIN_TRAP_WASM", build_filter::ensure_trap(workspace)?);
+    }
     process::run(test.env(RUNNING_VARIABLE, "1"))
 }
 
