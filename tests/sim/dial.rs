@@ -1,12 +1,14 @@
-//! Envoy's router under a request: hosts, attempts, retries, and the head of the answer. As the shipped configs ask of it.
+//! Envoy's router under a request: hosts, attempts and the address dialled. As the shipped configs ask of it. Answers are in
+//! `answer.rs`.
 
+use crate::answer::{busy, by_engine, by_envoy};
 use crate::faults::{Bug, Cost, Fault};
 use crate::request::{Dial, Phase, Request};
 use crate::worker::Mode;
 use crate::world::{Event, World};
 use routing::attempt::{Attempt, REMOVED};
 use routing::config::Steering;
-use routing::flow::{AnswerHead, Next};
+use routing::flow::EnvoyReason;
 use routing::header;
 
 impl World {
@@ -19,16 +21,26 @@ impl World {
         }
         let clusters = &self.envoys[request.at.envoy].discovered.clusters;
         let cluster = request.headers.get(header::CLUSTER).cloned();
+        let outran;
         request.targets = match (self.plan.steering, cluster) {
             // The default route: its hosts are no business of this world.
             (_, None) => return self.pass(request),
-            (Steering::Cluster, Some(cluster)) => clusters.get(&cluster).cloned().into_iter().collect(),
+            (Steering::Cluster, Some(cluster)) => {
+                outran = !clusters.contains_key(&cluster);
+                clusters.get(&cluster).cloned().into_iter().collect()
+            }
             (Steering::Endpoints, Some(_)) => {
                 let list = request.headers.get(header::ENDPOINTS).cloned().unwrap_or_default();
                 let known = |address: &&str| clusters.values().any(|known| known == address);
+                outran = list.split(',').next().is_some_and(|first| !known(&first));
                 list.split(',').filter(known).rev().map(str::to_owned).collect()
             }
         };
+        request.outran = outran;
+        if outran {
+            self.fired.count(Fault::TopologyOutran);
+            self.cost(request.session, Cost::Outran);
+        }
         self.next_attempt(request);
     }
 
@@ -36,22 +48,26 @@ impl World {
         if request.headers.contains_key(header::VLLM_RANK) {
             self.violate("a client's rank reaches nobody", "it went on by the default route");
         }
-        let head = AnswerHead { status: 200, by_engine: true };
+        let head = by_engine(200);
         let latency = self.rng.within(5, 100);
         self.after(latency, Event::Answered { request: request.id, dial: 0, head });
     }
 
-    fn next_attempt(&mut self, request: &mut Request) {
+    pub(crate) fn next_attempt(&mut self, request: &mut Request) {
         let Some(address) = self.next_host(request) else {
-            let head = AnswerHead { status: 503, by_engine: false };
+            // Under cluster steering the only host of a cluster that Envoy does not know.
+            let outran = self.plan.steering == Steering::Cluster;
+            let reason = if outran { EnvoyReason::NoCluster } else { EnvoyReason::Unreached };
+            let head = by_envoy(503, reason);
             return self.after(0, Event::Answered { request: request.id, dial: request.dials, head });
         };
         request.tried.push(address.clone());
         request.dials += 1;
         let mut attempt = Attempt::default();
         if self.plan.steering == Steering::Endpoints {
+            let now = self.envoy_now(request.at.envoy);
             let vm = &mut self.envoys[request.at.envoy].vms[request.at.vm].vm;
-            let start = attempt.begin(vm, request.note.as_deref(), &address);
+            let start = attempt.begin(vm, now, request.note.as_deref(), &address);
             let stays = self.bug == Some(Bug::RankStaysOnRetry) && request.dials > 1;
             match start.rank {
                 _ if stays => {}
@@ -61,6 +77,9 @@ impl World {
             REMOVED.iter().for_each(|name| drop(request.headers.remove(*name)));
             if let Some(counter) = start.count {
                 self.count(request, counter);
+            }
+            if let Some(reply) = start.refuse {
+                return self.attempt_refused(request, reply.status);
             }
         }
         self.dial(request, attempt, &address);
@@ -90,9 +109,12 @@ impl World {
                 self.after(1, Event::Refused { request: id, dial });
             }
             Mode::Hangs => self.fired.count(Fault::WorkerHung),
-            Mode::Accepts | Mode::Answers(_) => {
-                let status = if let Mode::Answers(status) = mode { status } else { self.good_status() };
-                let head = AnswerHead { status, by_engine: true };
+            Mode::Accepts | Mode::Answers(_) | Mode::Busy(_) => {
+                let head = match mode {
+                    Mode::Answers(status) => by_engine(status),
+                    Mode::Busy(status) => busy(status),
+                    _ => by_engine(self.good_status()),
+                };
                 let latency = self.rng.within(2, 120);
                 self.after(latency, Event::Answered { request: id, dial, head });
             }
@@ -106,61 +128,5 @@ impl World {
 
     fn is_there(&self, worker: usize, address: &str) -> bool {
         self.workers[worker].live_endpoints().any(|endpoint| endpoint.address == address)
-    }
-
-    pub(crate) fn refused(&mut self, id: u64, dial: u32) {
-        let Some(mut request) = self.requests.remove(&id) else { return };
-        if request.dials == dial {
-            self.retry_or(&mut request, AnswerHead { status: 503, by_engine: false });
-        }
-        self.keep(request);
-    }
-
-    pub(crate) fn answered(&mut self, id: u64, dial: u32, head: AnswerHead) {
-        let Some(mut request) = self.requests.remove(&id) else { return };
-        if request.dials != dial || request.phase != Phase::Waiting {
-            return self.keep(request);
-        }
-        if head.status >= 500 && head.by_engine {
-            self.fired.count(Fault::WorkerAnswered5xx);
-        }
-        let vm = &mut self.envoys[request.at.envoy].vms[request.at.vm].vm;
-        if let Some(dial) = request.dial.as_mut().filter(|_| head.by_engine)
-            && dial.attempt.wants_answer(vm)
-        {
-            dial.attempt.answered(vm, head.status);
-        }
-        if head.status == 503 && head.by_engine {
-            self.retry_or(&mut request, head);
-        } else {
-            self.answer_client(&mut request, head);
-        }
-        self.keep(request);
-    }
-
-    fn retry_or(&mut self, request: &mut Request, head: AnswerHead) {
-        if request.retries_left == 0 {
-            return self.answer_client(request, head);
-        }
-        request.retries_left -= 1;
-        self.cost(request.session, Cost::Retried);
-        self.next_attempt(request);
-    }
-
-    /// The head that goes down to the client, as `on_http_response_headers`.
-    fn answer_client(&mut self, request: &mut Request, head: AnswerHead) {
-        request.phase = Phase::Streaming;
-        if head.by_engine && head.status < 500 {
-            request.landed = request.dial.as_ref().map(|d| (self.workers[d.worker].id.clone(), d.rank));
-            self.landed(request);
-        }
-        let vm = &self.envoys[request.at.envoy].vms[request.at.vm].vm;
-        if request.flow.wants_answer(vm) {
-            request.answer = Some(head);
-            let ((), effects) = self.step(request, |flow, env, _, out| flow.answered(env, head, out));
-            self.carry_out(request, effects, Next::Continue);
-        }
-        let streams = if head.by_engine { self.rng.within(5, 300) } else { 0 };
-        self.after(streams, Event::StreamEnds { request: request.id });
     }
 }

@@ -64,10 +64,19 @@ pub(crate) struct Envoy {
     pub(crate) config: FilterConfig,
     pub(crate) shared: SharedData,
     pub(crate) discovered: Discovered,
+    /// Its clusters come from files: the service does not see when it has them.
+    pub(crate) by_files: bool,
+    /// How far its clock is off.
+    pub(crate) skew_ms: i64,
     pub(crate) vms: Vec<VmCell>,
 }
 
 impl VmCell {
+    /// Grows with each topology taken over.
+    pub(crate) const fn topologies(&self) -> u64 {
+        gauge_parts(self.seen).0
+    }
+
     pub(crate) fn new(node: &str, life: u64, seed: u64) -> Self {
         Self {
             vm: Vm::new(node, Epoch(seed | 1), seed.rotate_left(17)),
@@ -142,7 +151,7 @@ impl Envoy {
 
 impl World {
     pub(crate) fn tick(&mut self, at: VmAt) {
-        let now = self.now;
+        let now = self.envoy_now(at.envoy);
         let Some(cell) = self.cell(at) else { return };
         cell.urgent = 0;
         self.envoys[at.envoy].refresh(at.vm);
@@ -239,7 +248,7 @@ impl World {
     }
 
     pub(crate) fn watch_answered(&mut self, at: VmAt, call: u64, reply: Option<WatchReply>) {
-        let now = self.now;
+        let now = self.envoy_now(at.envoy);
         let Some(cell) = self.cell(at) else { return };
         if cell.watch_call != Some(call) {
             return;
@@ -259,8 +268,9 @@ impl World {
         if self.bug == Some(Bug::MovesAreDropped) {
             reply.moves.clear();
         }
+        let now = self.envoy_now(envoy);
         let known = self.envoys[envoy].shared.fleet.clone().unwrap_or_default();
-        let applied = self.envoys[envoy].shared.position.apply(reply, &known, self.now);
+        let applied = self.envoys[envoy].shared.position.apply(reply, &known, now);
         for change in &applied.pages {
             self.change_page(envoy, change);
         }

@@ -32,10 +32,26 @@ pub(crate) enum Fault {
     ClientLeftWhileWaiting,
     ClientLeftWhileStreaming,
     SessionEvicted,
+    RouteReplyStray,
+    ReportReplyTwice,
+    ReportReplyLate,
+    WatchReplyTwice,
+    WatchReplyLate,
+    EnvoyClockForward,
+    EnvoyClockBack,
+    ServiceClockLeapt,
+    RanksGrew,
+    RanksShrank,
+    WorkerRestarted,
+    WorkerJoined,
+    TopologyOutran,
+    WorkerBusy,
+    Spilled,
+    ExactTargetMissed,
 }
 
 impl Fault {
-    pub(crate) const ALL: [Self; 25] = [
+    pub(crate) const ALL: [Self; 41] = [
         Self::RouteLost,
         Self::RouteReplyLost,
         Self::RouteLate,
@@ -61,6 +77,22 @@ impl Fault {
         Self::ClientLeftWhileWaiting,
         Self::ClientLeftWhileStreaming,
         Self::SessionEvicted,
+        Self::RouteReplyStray,
+        Self::ReportReplyTwice,
+        Self::ReportReplyLate,
+        Self::WatchReplyTwice,
+        Self::WatchReplyLate,
+        Self::EnvoyClockForward,
+        Self::EnvoyClockBack,
+        Self::ServiceClockLeapt,
+        Self::RanksGrew,
+        Self::RanksShrank,
+        Self::WorkerRestarted,
+        Self::WorkerJoined,
+        Self::TopologyOutran,
+        Self::WorkerBusy,
+        Self::Spilled,
+        Self::ExactTargetMissed,
     ];
 }
 
@@ -102,6 +134,10 @@ pub(crate) enum Cost {
     Restarted,
     /// A worker was down, removed or declared otherwise.
     WorkerChanged,
+    /// The service's clock leapt: what was idle is forgotten, and VMs are dead until they report.
+    ServiceSlept,
+    /// Its slot was dialled before Envoy knew the address.
+    Outran,
     /// The table of sessions is smaller than the number of sessions: evicted, or never pinned.
     Evicted,
 }

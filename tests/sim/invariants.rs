@@ -5,14 +5,21 @@
 use crate::client::Session;
 use crate::faults::{Cost, Fault, may_last};
 use crate::request::{Phase, Request};
+use crate::service::TTL;
 use crate::world::World;
 use routing::config::Steering;
 use routing::contract::{Policy, Topology, WorkerState};
 use routing::flow::{Counter, PageChange};
 use routing::hash::worker_hash;
+use routing::header;
+use routing::id::WorkerId;
 use routing::page::{Certainty, Record};
 use routing::vm::ENTRIES_KEPT_MAX;
 use state_service::state::SessionState;
+use std::collections::BTreeSet;
+
+/// A touch falls due after an eighth of the ttl; finals and their reports take the rest.
+const IDLE_MAX: u64 = TTL.0 / 8 + 20_000;
 
 /// The first thing that was not as it must be.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,6 +46,8 @@ impl World {
         self.plan.policy != Policy::SessionHash
             && record.certainty == Certainty::Bound
             && record.generation == vm.generation
+            && (self.envoy_now(request.at.envoy).0 / 1000).saturating_sub(record.touched_s.into()) * 1000
+                <= TTL.0
             && worker.is_some_and(|worker| {
                 let ranks = worker.dp_start..worker.dp_start + worker.dp_size;
                 worker.state != WorkerState::Down && record.rank.is_none_or(|rank| ranks.contains(&rank.0))
@@ -64,14 +73,26 @@ impl World {
         let directory = &self.envoys[request.at.envoy].vms[request.at.vm].vm.directory;
         // A host the VM has not heard of yet gets no rank: its engine balances.
         let known = directory.as_ref().is_some_and(|directory| directory.dialled(address).is_some());
+        // What this VM believes of the endpoint may be what was declared before, as long as it has not heard of the change.
+        let told = self.envoys[request.at.envoy].vms[request.at.vm].topologies() == request.topologies;
+        let believed = directory.as_ref().and_then(|directory| directory.dialled(address));
+        let believed = believed.map(|(_, e)| (e.dp_start, e.dp_size));
+        let current = worker.hashed(&endpoint, session.rank_hash);
+        let endpoint = endpoint.as_believed(believed);
         // A binding outlives a change of ranks that keeps its rank, so then only the range is checked.
-        let exact = !worker.ranks_changed && (known || header.is_some());
+        let exact = !worker.ranks_changed && told && (known || header.is_some());
         // Behind its list Envoy may dial an endpoint that does not serve the session's rank: it gets none.
         let here = endpoint.start..endpoint.start + endpoint.size;
         let hashed = session.id.and_then(|_| worker.hashed(&endpoint, session.rank_hash));
         let expected = hashed.filter(|rank| here.contains(rank));
         match worker.understand(&endpoint, header) {
+            // Chosen before this VM heard of the change.
+            Err(_) if !told && !endpoint.former.is_empty() => return Some((n, None)),
             Err(problem) => self.violate("no undeclared rank is on the wire", &problem),
+            // The service has heard of the change and named the rank.
+            Ok(rank) if !endpoint.former.is_empty() && header.is_some() && rank == current => {
+                return Some((n, rank));
+            }
             Ok(rank) if exact && rank.filter(|_| header.is_some()) != expected => {
                 let found = format!("{address}: expected {expected:?}, got {header:?}");
                 self.violate("a session's rank is its own on each worker", &found);
@@ -84,7 +105,8 @@ impl World {
     /// What discovery has not told this Envoy must not be in its topology.
     pub(crate) fn check_dialable(&mut self, envoy: usize, topology: Option<&Topology>) {
         let discovered = &self.envoys[envoy].discovered;
-        let (Some(topology), true) = (topology, discovered.epoch == self.service.state.epoch()) else {
+        let told = discovered.epoch == self.service.state.epoch() && !self.envoys[envoy].by_files;
+        let (Some(topology), true) = (topology, told) else {
             return;
         };
         let unknown = topology.workers.iter().find(|worker| {
@@ -121,7 +143,7 @@ impl World {
         }
         let ids: Vec<_> = self.sessions.iter().filter_map(|session| session.id).collect();
         for id in ids {
-            let Some(view) = self.service.state.session(self.now, id) else {
+            let Some(view) = self.service.state.session(self.service_now(), id) else {
                 self.bindings_seen.remove(&id);
                 continue;
             };
@@ -163,13 +185,28 @@ impl World {
         }
     }
 
+    /// The client learns who served after an accepting answer alone, and learns the truth.
+    pub(crate) fn check_told(&mut self, request: &Request, name: &str, value: &str) {
+        let landed = request.landed.as_ref().filter(|_| request.accepted);
+        let worker = value.split(';').next();
+        if name != header::SERVED || landed.is_none_or(|(id, _)| Some(id.as_str()) != worker) {
+            self.violate("who served is told truly", &format!("{name}: {value}, {landed:?}"));
+        }
+        self.stats.told += 1;
+    }
+
     /// At the end of a request that nobody cut short.
     pub(crate) fn check_over(&mut self, request: &Request) {
         let one = request.decisions.len() == 1;
         if !one && request.phase != Phase::Deciding {
             self.violate("one placement or one local reply", &format!("{:?} at the end", request.decisions));
         }
-        if request.responded && request.decisions != [Counter::KeyTooLong] {
+        if request.responded
+            && !matches!(
+                request.decisions[..],
+                [Counter::KeyTooLong | Counter::NamedRefused | Counter::NoTopology]
+            )
+        {
             self.violate("a local reply has its reason", &format!("{:?}", request.decisions));
         }
         let routed = self.plan.policy == Policy::SessionHash && request.routes > 0;
@@ -182,12 +219,19 @@ impl World {
     pub(crate) fn landed(&mut self, request: &Request) {
         let Some(landed) = request.landed.clone() else { return };
         self.stats.accepted += 1;
+        if request.spilled {
+            // Served elsewhere this once: its binding stays, and the next turns show it.
+            return self.fired.count(Fault::Spilled);
+        }
         let session = &mut self.sessions[request.session];
         if session.id.is_none() {
             return;
         }
         *session.landings.entry(landed).or_default() += 1;
-        if session.landings.len() > 1 && session.costs.is_empty() {
+        // Where a worker got more ranks, its sessions get one each and stay.
+        let grown = |id: &WorkerId| self.workers.iter().any(|worker| worker.id == *id && worker.regrown);
+        let places = session.landings.keys().map(|(id, rank)| (id, rank.filter(|_| !grown(id))));
+        if places.collect::<BTreeSet<_>>().len() > 1 && session.costs.is_empty() {
             let found = format!("session {} on {:?}", request.session, session.landings);
             self.violate("a session keeps its slot", &found);
         }
@@ -238,7 +282,7 @@ impl World {
 
     fn held(&self) -> Vec<usize> {
         let held = |session: &Session| {
-            let view = session.id.and_then(|id| self.service.state.session(self.now, id));
+            let view = session.id.and_then(|id| self.service.state.session(self.service_now(), id));
             view.is_some_and(|view| matches!(view.state, SessionState::Held { .. }))
         };
         (0..self.sessions.len()).filter(|n| held(&self.sessions[*n])).collect()
@@ -267,6 +311,44 @@ impl World {
         }
         if let Some(found) = split {
             self.violate("Envoys agree in the end", &found);
+        }
+    }
+
+    /// After touches fell due and were told: nothing in use grows old at the service, whatever clocks say elsewhere.
+    pub(crate) fn check_touched(&mut self) {
+        let idle = |session: &Session| {
+            let view = self.service.state.session(self.service_now(), session.id?)?;
+            (view.state == SessionState::Bound).then(|| TTL.0.saturating_sub(view.expires_in.0))
+        };
+        let old = self.sessions.iter().enumerate().filter_map(|(n, session)| Some((n, idle(session)?)));
+        if let Some((n, idle)) = old.max_by_key(|(_, idle)| *idle).filter(|(_, idle)| *idle > IDLE_MAX) {
+            self.violate("a session in use does not grow old", &format!("session {n}: {idle} ms"));
+        }
+    }
+
+    /// One version names one slot, in every page and at the service.
+    pub(crate) fn check_versions(&mut self) {
+        let mut found = None;
+        for (n, session) in self.sessions.iter().enumerate() {
+            let Some(id) = session.id else { continue };
+            let pages = self.envoys.iter().filter_map(|envoy| envoy.shared.record(id));
+            let bound = pages.filter(|record| record.certainty == Certainty::Bound);
+            let mut slots: Vec<_> = bound.map(|r| (r.version, (r.worker_hash, r.rank))).collect();
+            let view = self.service.state.session(self.service_now(), id);
+            let view = view.filter(|view| view.state == SessionState::Bound);
+            slots.extend(view.and_then(|view| {
+                let target = view.target?;
+                Some((view.version, (worker_hash(&target.worker), target.rank)))
+            }));
+            let twice = |(nth, one): (usize, &(_, _))| {
+                slots.iter().skip(nth).any(|other: &(_, _)| other.0 == one.0 && other.1 != one.1)
+            };
+            if slots.iter().enumerate().any(twice) {
+                found = Some(format!("session {n}: {slots:?}, {:?}", session.costs));
+            }
+        }
+        if let Some(found) = found {
+            self.violate("no version has two slots", &found);
         }
     }
 

@@ -3,7 +3,9 @@
 //! One seed and the commit give the run. `SIM_SEED=7 cargo test -p e2e --test sim -- --exact replay --nocapture` plays one
 //! and writes what happened to `target/sim/7.jsonl`; `SIM_SEEDS=1000..3000` plays others than those of every day.
 
+mod answer;
 mod client;
+mod clock;
 mod dial;
 mod envoy;
 mod faults;
@@ -84,6 +86,7 @@ fn add(sum: &mut Stats, stats: &Stats) {
     sum.events += stats.events;
     sum.requests += stats.requests;
     sum.accepted += stats.accepted;
+    sum.told += stats.told;
     sum.sessions += stats.sessions;
     sum.sessions_without_cost += stats.sessions_without_cost;
     for (counter, count) in &stats.counters {

@@ -3,6 +3,7 @@
 use crate::rng::Rng;
 use routing::config::Steering;
 use routing::contract::{Engine, Policy, RankNumbering};
+use routing::time::Millis;
 
 /// Faults begin after the fleet is known everywhere and end here, in ms.
 pub(crate) const CHAOS_BEGINS: u64 = 2_000;
@@ -25,6 +26,10 @@ pub(crate) struct Plan {
     pub(crate) net: Net,
     pub(crate) clients_leave: u64,
     pub(crate) timed: Vec<(u64, Timed)>,
+    /// The Envoy whose clusters come from files.
+    pub(crate) by_files: Option<usize>,
+    /// Clients are told who served.
+    pub(crate) served_header: bool,
 }
 
 /// Ranks of a worker, endpoint by endpoint.
@@ -47,18 +52,69 @@ pub(crate) struct Net {
     pub(crate) report_late: u64,
     pub(crate) watch_lost: u64,
     pub(crate) xds_lost: u64,
+    pub(crate) reply_twice: u64,
+    pub(crate) reply_late: u64,
 }
 
 /// A fault with a time of its own.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Timed {
-    VmDies { envoy: usize, vm: usize },
-    ServiceRestarts { silent: bool, down: u64 },
-    WorkerRefuses { worker: usize, lasts: u64 },
-    WorkerHangs { worker: usize, lasts: u64 },
-    WorkerAnswers { worker: usize, status: u16, lasts: u64 },
-    WorkerRemoved { worker: usize, lasts: u64, moves: bool },
-    RanksChange { worker: usize },
+    VmDies {
+        envoy: usize,
+        vm: usize,
+    },
+    ServiceRestarts {
+        silent: bool,
+        down: u64,
+    },
+    WorkerRefuses {
+        worker: usize,
+        lasts: u64,
+    },
+    WorkerHangs {
+        worker: usize,
+        lasts: u64,
+    },
+    WorkerAnswers {
+        worker: usize,
+        status: u16,
+        lasts: u64,
+    },
+    WorkerBusy {
+        worker: usize,
+        status: u16,
+        lasts: u64,
+    },
+    WorkerRemoved {
+        worker: usize,
+        lasts: u64,
+        moves: bool,
+    },
+    RanksChange {
+        worker: usize,
+    },
+    /// At the same address.
+    RanksGrow {
+        worker: usize,
+    },
+    RanksShrink {
+        worker: usize,
+    },
+    /// Dies and is there again at the same address.
+    WorkerRestarts {
+        worker: usize,
+        lasts: u64,
+    },
+    WorkerJoins {
+        worker: usize,
+    },
+    EnvoyClockJumps {
+        envoy: usize,
+        by_ms: i64,
+    },
+    ServiceClockLeaps {
+        by: Millis,
+    },
 }
 
 impl Plan {
@@ -68,11 +124,13 @@ impl Plan {
         let steering = if rng.per_mille(500) { Steering::Cluster } else { Steering::Endpoints };
         let policy = policy(&mut rng);
         let (envoys, vms) = (2 + rng.below(2), 2 + rng.below(2));
-        let workers: Vec<WorkerPlan> = (0..3 + rng.below(2)).map(|n| worker(&mut rng, n)).collect();
+        let mut workers: Vec<WorkerPlan> = (0..3 + rng.below(2)).map(|n| worker(&mut rng, n)).collect();
         let sessions = 12 + rng.below(14);
         let small_table = !calm && rng.per_mille(120);
         let net = if calm { calm_net(&mut rng) } else { rough_net(&mut rng) };
-        let timed = if calm { Vec::new() } else { timed(&mut rng, envoys, vms, workers.len()) };
+        let mut timed = if calm { Vec::new() } else { timed(&mut rng, envoys, vms, workers.len()) };
+        timed.extend(harmless(&mut rng, envoys, policy, &mut workers));
+        let by_files = rng.per_mille(250).then(|| rng.below(envoys));
         Self {
             envoys,
             vms,
@@ -86,17 +144,54 @@ impl Plan {
             net,
             clients_leave: rng.within(0, 120),
             timed,
+            by_files,
+            served_header: rng.per_mille(300),
         }
+    }
+
+    /// Not there from the beginning.
+    pub(crate) fn joins_late(&self, worker: usize) -> bool {
+        self.timed
+            .iter()
+            .any(|(_, fault)| matches!(fault, Timed::WorkerJoins { worker: late } if *late == worker))
     }
 }
 
+/// What may happen in every run: it costs a session no place, or only where it says so.
+fn harmless(rng: &mut Rng, envoys: usize, policy: Policy, workers: &mut [WorkerPlan]) -> Vec<(u64, Timed)> {
+    let mut timed = Vec::new();
+    let mut when = |rng: &mut Rng, fault| timed.push((rng.within(CHAOS_BEGINS, CHAOS_ENDS - 3000), fault));
+    if rng.per_mille(300) {
+        workers[0] = plan(Engine::Vllm, RankNumbering::Global, 0, &[1]);
+        when(rng, Timed::RanksGrow { worker: 0 });
+    }
+    if rng.per_mille(300) {
+        workers[1] = plan(Engine::Vllm, RankNumbering::Local, 4, &[8]);
+        when(rng, Timed::RanksShrink { worker: 1 });
+    }
+    // Under `session_hash` its share of the sessions moves there.
+    if rng.per_mille(250) && policy != Policy::SessionHash {
+        when(rng, Timed::WorkerJoins { worker: workers.len() - 1 });
+    }
+    for _ in 0..rng.below(3) {
+        let (worker, lasts) = (rng.below(workers.len()), rng.within(200, 3000));
+        when(rng, Timed::WorkerBusy { worker, status: 429, lasts });
+    }
+    for envoy in 0..envoys {
+        for _ in 0..rng.below(3) {
+            let minutes = i64::try_from(rng.within(20, 900)).unwrap_or(0) * 1000;
+            let by_ms = if rng.per_mille(500) { minutes } else { -minutes };
+            when(rng, Timed::EnvoyClockJumps { envoy, by_ms });
+        }
+    }
+    timed
+}
+
+fn plan(engine: Engine, numbering: RankNumbering, start: u32, sizes: &[u32]) -> WorkerPlan {
+    WorkerPlan { engine, numbering, start, sizes: sizes.to_vec() }
+}
+
 fn worker(rng: &mut Rng, n: usize) -> WorkerPlan {
-    let plan = |engine, numbering, start, sizes: &[u32]| WorkerPlan {
-        engine,
-        numbering,
-        start,
-        sizes: sizes.to_vec(),
-    };
     match n {
         0 => plan(Engine::Vllm, RankNumbering::Global, 0, &[4]),
         1 => plan(Engine::Vllm, RankNumbering::Local, 4, &[4]),
@@ -117,6 +212,8 @@ fn calm_net(rng: &mut Rng) -> Net {
         report_late: rng.within(0, 200),
         watch_lost: rng.within(0, 100),
         xds_lost: rng.within(0, 200),
+        reply_twice: rng.within(0, 200),
+        reply_late: rng.within(0, 100),
         ..Net::default()
     }
 }
@@ -137,7 +234,7 @@ fn timed(rng: &mut Rng, envoys: usize, vms: usize, workers: usize) -> Vec<(u64, 
         let (worker, lasts) = (rng.below(workers), rng.within(200, 6000));
         timed.push((
             at,
-            match rng.below(8) {
+            match rng.below(11) {
                 0 | 1 => Timed::VmDies { envoy: rng.below(envoys), vm: rng.below(vms) },
                 2 => Timed::ServiceRestarts { silent: rng.per_mille(500), down: rng.within(0, 2500) },
                 3 => Timed::WorkerRefuses { worker, lasts },
@@ -146,6 +243,9 @@ fn timed(rng: &mut Rng, envoys: usize, vms: usize, workers: usize) -> Vec<(u64, 
                     Timed::WorkerAnswers { worker, status: if rng.per_mille(500) { 500 } else { 503 }, lasts }
                 }
                 6 => Timed::WorkerRemoved { worker, lasts, moves: rng.per_mille(500) },
+                9 => Timed::WorkerBusy { worker, status: 503, lasts },
+                7 => Timed::WorkerRestarts { worker, lasts: rng.within(20, 900) },
+                8 => Timed::ServiceClockLeaps { by: Millis(rng.within(5_000, 400_000)) },
                 _ => Timed::RanksChange { worker },
             },
         ));

@@ -7,7 +7,9 @@ use crate::faults::{Bug, Cost, Fault};
 use crate::world::{Event, VmAt, World};
 use routing::attempt::Attempt;
 use routing::contract::RouteReply;
-use routing::flow::{AnswerHead, Counter, Effect, Env, Head, Next, PageChange, RequestFlow, RouteFailure};
+use routing::flow::{
+    Counter, Effect, Ending, Env, Head, Ignored, Next, PageChange, RequestFlow, RouteFailure,
+};
 use routing::header;
 use routing::id::WorkerId;
 use routing::session::RequestView;
@@ -43,7 +45,8 @@ pub(crate) struct Request {
     pub(crate) note: Option<String>,
     pub(crate) call: Option<u64>,
     pub(crate) paused: bool,
-    pub(crate) answer: Option<AnswerHead>,
+    /// An engine answered below 400.
+    pub(crate) accepted: bool,
     /// Addresses left to dial, last first.
     pub(crate) targets: Vec<String>,
     pub(crate) tried: Vec<String>,
@@ -54,6 +57,12 @@ pub(crate) struct Request {
     pub(crate) decisions: Vec<Counter>,
     pub(crate) responded: bool,
     pub(crate) routes: u32,
+    /// Topologies its VM had seen when it was placed.
+    pub(crate) topologies: u64,
+    /// Sent to a host or cluster that Envoy does not know yet.
+    pub(crate) outran: bool,
+    /// Its slot was busy or unreachable: served elsewhere this once.
+    pub(crate) spilled: bool,
     pub(crate) placed: bool,
     pub(crate) landed: Option<(WorkerId, Option<u32>)>,
 }
@@ -96,7 +105,7 @@ impl World {
             note: None,
             call: None,
             paused: false,
-            answer: None,
+            accepted: false,
             targets: Vec::new(),
             tried: Vec::new(),
             retries_left: RETRIES,
@@ -105,6 +114,9 @@ impl World {
             decisions: Vec::new(),
             responded: false,
             routes: 0,
+            topologies: 0,
+            outran: false,
+            spilled: false,
             placed: false,
             landed: None,
         };
@@ -122,13 +134,15 @@ impl World {
         let pinned = self.is_pinned(&request);
         let (next, effects) = self.step(&mut request, |flow, env, head, out| flow.head(env, head, out));
         let next = self.carry_out(&mut request, effects, next);
-        if pinned && (request.routes > 0 || request.decisions != [Counter::Pinned]) {
+        if pinned
+            && (request.routes > 0 || !matches!(request.decisions[..], [Counter::Pinned | Counter::Spilled]))
+        {
             let made = format!("{} calls, {:?}", request.routes, request.decisions);
             self.violate("a pinned turn makes no call", &made);
         }
         match next {
             Next::Continue => self.dispatch(&mut request),
-            Next::Pause if request.responded => return self.end(request),
+            Next::Pause if request.responded => return self.end(request, Ending::Plain),
             Next::Pause => request.paused = true,
         }
         self.keep(request);
@@ -141,11 +155,12 @@ impl World {
         step: impl FnOnce(&mut RequestFlow, &mut Env<'_>, &View<'_>, &mut Vec<Effect>) -> T,
     ) -> (T, Vec<Effect>) {
         let mut out = Vec::new();
+        let now = self.envoy_now(request.at.envoy);
         let blind = self.bug == Some(Bug::SecondVmSeesNoPages) && request.at.vm == 1;
         let envoy = &mut self.envoys[request.at.envoy];
         let view = View { headers: &request.headers, shared: &envoy.shared, blind };
         let vm = &mut envoy.vms[request.at.vm].vm;
-        let mut env = Env { config: &envoy.config, vm, now: self.now };
+        let mut env = Env { config: &envoy.config, vm, now };
         let result = step(&mut request.flow, &mut env, &view, &mut out);
         (result, out)
     }
@@ -169,6 +184,7 @@ impl World {
                     self.after(timeout.0, timed_out);
                     self.send_route(request.id, call, *body, timeout.0);
                 }
+                Effect::SetResponseHeader(name, value) => self.check_told(request, name, &value),
                 Effect::ReportNow => self.report_now(request.at),
                 Effect::Respond(_) => request.responded = true,
                 Effect::Resume if request.paused => self.dispatch(request),
@@ -195,14 +211,21 @@ impl World {
         *self.stats.counters.entry(counter).or_default() += 1;
         use Counter as C;
         match counter {
-            C::KeyTooLong | C::NoTopology | C::NoWorker => request.decisions.push(counter),
+            C::KeyTooLong | C::NamedRefused | C::NoTopology | C::NoWorker => request.decisions.push(counter),
             C::Pinned | C::Joined | C::RoutedBound | C::RoutedHeld | C::RoutedUnpinned | C::PlacedAlone => {
                 self.placed(request, counter);
             }
-            C::SessionHash | C::SessionKeyMissing | C::AffinityOff => self.placed(request, counter),
-            C::Committed | C::BreakerOpen | C::RouteFailed(_) => {}
+            C::SessionHash | C::SessionKeyMissing | C::AffinityOff | C::Named | C::Spilled => {
+                self.placed(request, counter);
+            }
+            C::Committed | C::BreakerOpen | C::RouteFailed(_) | C::ExactRefused | C::StreamBroken => {}
+            C::ClusterMissing if request.outran => {}
             C::RolledBack => self.cost(request.session, Cost::RolledBack),
-            C::UpstreamRoleMissing | C::PlanMissing | C::PageContended | C::Ignored(_) => {
+            C::ClusterMissing
+            | C::UpstreamRoleMissing
+            | C::PlanMissing
+            | C::PageContended
+            | C::Ignored(_) => {
                 self.violate("nothing odd is counted", counter.word());
             }
         }
@@ -220,7 +243,10 @@ impl World {
     fn placed(&mut self, request: &mut Request, counter: Counter) {
         request.decisions.push(counter);
         request.placed = true;
-        self.envoys[request.at.envoy].vms[request.at.vm].placed += 1;
+        request.spilled = counter == Counter::Spilled;
+        let cell = &mut self.envoys[request.at.envoy].vms[request.at.vm];
+        request.topologies = cell.topologies();
+        cell.placed += 1;
     }
 
     pub(crate) fn change_page(&mut self, envoy: usize, change: &PageChange) {
@@ -236,21 +262,41 @@ impl World {
         call: u64,
         answer: Result<Box<RouteReply>, RouteFailure>,
     ) {
-        if self.requests.get(&id).is_none_or(|request| request.call != Some(call)) {
-            return;
-        }
         let Some(mut request) = self.requests.remove(&id) else { return };
-        request.call = None;
         let answer = answer.map(|reply| *reply);
+        if request.call != Some(call) {
+            self.stray_reply(&mut request, answer);
+            return self.keep(request);
+        }
+        request.call = None;
         let ((), effects) =
             self.step(&mut request, |flow, env, head, out| flow.routed(env, head, answer, out));
         self.carry_out(&mut request, effects, Next::Pause);
+        if request.responded {
+            return self.end(request, Ending::Plain);
+        }
         self.keep(request);
     }
 
-    pub(crate) fn stream_ends(&mut self, id: u64) {
+    /// A second reply, or one after the deadline: Envoy drops most of them, and the flow must bear the rest.
+    fn stray_reply(&mut self, request: &mut Request, answer: Result<RouteReply, RouteFailure>) {
+        if request.call.is_some() {
+            return;
+        }
+        if answer.is_ok() {
+            self.fired.count(Fault::RouteReplyStray);
+        }
+        let ((), effects) = self.step(request, |flow, env, head, out| flow.routed(env, head, answer, out));
+        if !matches!(effects[..], [Effect::Count(Counter::Ignored(Ignored::LateRoute))]) {
+            self.violate("a stray reply changes nothing", &format!("{effects:?}"));
+        }
+    }
+
+    /// Not asked of an answer that just began, as in the filter.
+    pub(crate) fn stream_ends(&mut self, id: u64, broken: bool) {
         if let Some(request) = self.requests.remove(&id) {
-            self.end(request);
+            let ending = if broken { Ending::BrokenStream } else { Ending::Plain };
+            self.end(request, ending);
         }
     }
 
@@ -260,13 +306,13 @@ impl World {
         if self.bug == Some(Bug::EndsAreLost) {
             return self.over(request);
         }
-        self.end(request);
+        self.end(request, Ending::Plain);
     }
 
     /// However it came about, as `on_done`.
-    fn end(&mut self, mut request: Request) {
-        let answer = request.answer;
-        let ((), effects) = self.step(&mut request, |flow, env, _, out| flow.ended(env.vm, answer, out));
+    fn end(&mut self, mut request: Request, ending: Ending) {
+        let ((), effects) =
+            self.step(&mut request, |flow, env, _, out| flow.ended(env.vm, env.now, ending, out));
         self.carry_out(&mut request, effects, Next::Continue);
         self.over(request);
     }

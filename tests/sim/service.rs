@@ -17,6 +17,9 @@ use state_service::declare::WorkerSpec;
 use state_service::state::{Command, Effect, Limits, Reply, State, StateConfig, XdsResource, cluster_name};
 use std::collections::BTreeMap;
 
+/// Idle time of a binding.
+pub(crate) const TTL: Millis = Millis::from_secs(160);
+
 /// Whether calls get through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Standing {
@@ -38,6 +41,8 @@ struct Poll {
 pub(crate) struct Service {
     pub(crate) state: State,
     pub(crate) standing: Standing,
+    /// How far its clock is ahead of the world's.
+    pub(crate) ahead: Millis,
     /// Answers of an earlier life never arrive.
     pub(crate) life: u64,
     pub(crate) declared: BTreeMap<WorkerId, WorkerSpec>,
@@ -47,7 +52,14 @@ pub(crate) struct Service {
 impl Service {
     pub(crate) fn new(epoch: Epoch, config: StateConfig) -> Self {
         let state = State::new(epoch, config);
-        Self { state, standing: Standing::Up, life: 1, declared: BTreeMap::new(), polls: Vec::new() }
+        Self {
+            state,
+            standing: Standing::Up,
+            ahead: Millis(0),
+            life: 1,
+            declared: BTreeMap::new(),
+            polls: Vec::new(),
+        }
     }
 }
 
@@ -56,7 +68,7 @@ impl World {
         let mut pool = PoolInfo::with_defaults(PoolName::parse("chat").unwrap());
         pool.policy = self.plan.policy;
         // Short, so that bindings are touched; longer than any idle time of a run.
-        pool.ttl_ms = Millis::from_secs(160);
+        pool.ttl_ms = TTL;
         let service =
             ServiceConfig { pools: vec![pool], other_pools: OtherPools::Refused, workers: Vec::new() };
         StateConfig { service, limits: Limits { sessions_max: self.plan.sessions_max, ..Limits::SERVICE } }
@@ -67,7 +79,7 @@ impl World {
         let mut effects = Vec::new();
         let touches_bindings = matches!(command, Command::Route { .. } | Command::Report(_));
         let evicted = self.service.state.counters().sessions_evicted;
-        let reply = self.service.state.apply(self.now, command, &mut effects);
+        let reply = self.service.state.apply(self.service_now(), command, &mut effects);
         for _ in evicted..self.service.state.counters().sessions_evicted {
             self.fired.count(Fault::SessionEvicted);
             self.cost_all(Cost::Evicted);
@@ -140,8 +152,13 @@ impl World {
         if self.rng.per_mille(lost) {
             return self.fired.count(Fault::RouteReplyLost);
         }
-        let (delay, life) = (self.rng.within(1, 6), Some(self.service.life));
-        self.after(delay, Event::RouteAnswered { request, call, life, answer: Ok(Box::new(reply)) });
+        let twice = self.net().reply_twice;
+        let copies = if self.rng.per_mille(twice) { 2 } else { 1 };
+        for copy in 0..copies {
+            let (delay, life) = (self.rng.within(1, 6) + copy * 3, Some(self.service.life));
+            let answer = Ok(Box::new(reply.clone()));
+            self.after(delay, Event::RouteAnswered { request, call, life, answer });
+        }
     }
 
     pub(crate) fn report_arrives(&mut self, at: VmAt, call: u64, mut report: Report) {
@@ -157,8 +174,25 @@ impl World {
         if self.rng.per_mille(lost) {
             return self.fired.count(Fault::ReportReplyLost);
         }
-        let delay = self.rng.within(1, 6);
-        self.after(delay, Event::ReportAnswered { at, call, good: true });
+        for delay in self.reply_delays(Fault::ReportReplyTwice, Fault::ReportReplyLate) {
+            self.after(delay, Event::ReportAnswered { at, call, good: true });
+        }
+    }
+
+    /// When a reply arrives, and whether it does so again.
+    fn reply_delays(&mut self, twice: Fault, late: Fault) -> Vec<u64> {
+        let net = self.net();
+        let mut delays = vec![self.rng.within(1, 6)];
+        if self.rng.per_mille(net.reply_late) {
+            self.fired.count(late);
+            delays = vec![self.rng.within(100, 4000)];
+        }
+        if self.rng.per_mille(net.reply_twice) {
+            self.fired.count(twice);
+            let again = self.rng.within(1, 2000);
+            delays.push(delays[0] + again);
+        }
+        delays
     }
 
     fn elsewhere(&self, entry: &Entry) -> Option<Entry> {
@@ -203,7 +237,7 @@ impl World {
         for poll in std::mem::take(&mut self.service.polls) {
             let (query, salt) = (poll.query.clone(), self.rng.next());
             let mut effects = Vec::new();
-            match self.service.state.apply(self.now, Command::Watch { query, salt }, &mut effects) {
+            match self.service.state.apply(self.service_now(), Command::Watch { query, salt }, &mut effects) {
                 Reply::Watch(Some(news)) => self.answer_poll(&poll, *news),
                 _ => self.service.polls.push(poll),
             }
@@ -217,8 +251,9 @@ impl World {
             self.fired.count(Fault::WatchReplyLost);
             return self.after(40, Event::WatchAnswered { at, call, reply: None });
         }
-        let delay = self.rng.within(1, 6);
-        self.after(delay, Event::WatchAnswered { at, call, reply: Some(Box::new(news)) });
+        for delay in self.reply_delays(Fault::WatchReplyTwice, Fault::WatchReplyLate) {
+            self.after(delay, Event::WatchAnswered { at, call, reply: Some(Box::new(news.clone())) });
+        }
     }
 
     pub(crate) fn xds_arrives(&mut self, envoy: usize, known: (Epoch, u64)) {
@@ -231,7 +266,9 @@ impl World {
         };
         let node = self.envoys[envoy].node.clone();
         let version = if known.0 == self.service.state.epoch() { known.1 } else { 0 };
-        self.apply(Command::NodeAck { node, resource, version });
+        if !self.envoys[envoy].by_files {
+            self.apply(Command::NodeAck { node, resource, version });
+        }
         let state = &self.service.state;
         if version == state.xds_version() {
             return;

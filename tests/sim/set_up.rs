@@ -10,7 +10,10 @@ use std::collections::{BTreeMap, BTreeSet};
 impl World {
     pub(crate) fn set_up(&mut self) {
         for worker in 0..self.workers.len() {
-            self.declare(worker);
+            self.workers[worker].newcomer = self.plan.joins_late(worker);
+            if !self.workers[worker].newcomer {
+                self.declare(worker);
+            }
             let first = self.rng.within(1, 900);
             self.after(first, Event::Probe { worker });
         }
@@ -29,11 +32,14 @@ impl World {
     fn add_envoy(&mut self, n: usize) {
         let mut config = FilterConfig::parse(b"{}").unwrap();
         config.steering = self.plan.steering;
+        config.served_header = self.plan.served_header;
         (config.page_count, config.page_bytes) = self.plan.pages;
         let node = format!("edge-{n}");
         let vms = (0..self.plan.vms).map(|_| VmCell::new(&node, 1, self.rng.next())).collect();
         let shared = SharedData::new(config.page_count);
-        self.envoys.push(Envoy { node, config, shared, discovered: Discovered::default(), vms });
+        let by_files = self.plan.by_files == Some(n);
+        let discovered = Discovered::default();
+        self.envoys.push(Envoy { node, config, shared, discovered, by_files, skew_ms: 0, vms });
         self.after(1, Event::XdsPoll { envoy: n });
         for vm in 0..self.plan.vms {
             // Listeners start once discovery has answered.

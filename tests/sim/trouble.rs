@@ -1,18 +1,21 @@
 //! Faults with a time of their own, as they begin and end, and which conversations each may cost their place.
 
+use crate::answer::by_envoy;
 use crate::envoy::VmCell;
 use crate::faults::{Cost, Fault};
 use crate::plan::Timed;
+use crate::request::{Phase, Request};
 use crate::service::Standing;
 use crate::worker::{Mode, Worker};
 use crate::world::{Event, VmAt, World};
 use routing::config::Steering;
 use routing::directory::Directory;
+use routing::flow::EnvoyReason;
 use std::collections::BTreeSet;
 
 impl World {
     pub(crate) fn probe_due(&mut self, worker: usize) {
-        let healthy = matches!(self.workers[worker].mode, Mode::Accepts | Mode::Answers(_));
+        let healthy = matches!(self.workers[worker].mode, Mode::Accepts | Mode::Answers(_) | Mode::Busy(_));
         self.probe(worker, healthy);
         let next = self.rng.within(900, 1100);
         self.after(next, Event::Probe { worker });
@@ -27,8 +30,15 @@ impl World {
             Timed::WorkerAnswers { worker, status, lasts } => {
                 self.set_mode(worker, Mode::Answers(status), lasts)
             }
+            Timed::WorkerBusy { worker, status, lasts } => self.set_mode(worker, Mode::Busy(status), lasts),
             Timed::WorkerRemoved { worker, lasts, moves } => self.remove_worker(worker, lasts, moves),
             Timed::RanksChange { worker } => self.change_ranks(worker),
+            Timed::RanksGrow { worker } => self.regrow(worker, 1, 8),
+            Timed::RanksShrink { worker } => self.regrow(worker, 8, 4),
+            Timed::WorkerRestarts { worker, lasts } => self.restart_worker(worker, lasts),
+            Timed::WorkerJoins { worker } => self.join(worker),
+            Timed::EnvoyClockJumps { envoy, by_ms } => self.envoy_clock_jumps(envoy, by_ms),
+            Timed::ServiceClockLeaps { by } => self.service_clock_leaps(by),
         }
     }
 
@@ -74,6 +84,49 @@ impl World {
         self.declare(worker);
     }
 
+    /// A session keeps its worker when that gets more ranks, and its rank unless that one went.
+    fn regrow(&mut self, worker: usize, from: u32, to: u32) {
+        if !self.workers[worker].declared || !self.workers[worker].regrow(from, to) {
+            return;
+        }
+        self.fired.count(if to > from { Fault::RanksGrew } else { Fault::RanksShrank });
+        let id = self.workers[worker].id.clone();
+        let end = self.workers[worker].live_endpoints().map(|e| e.start + e.size).max().unwrap_or(0);
+        for session in &mut self.sessions {
+            let gone = session.landings.keys().any(|(on, rank)| *on == id && rank.is_some_and(|r| r >= end));
+            if to < from && (gone || session.open > 0) {
+                session.costs.insert(Cost::WorkerChanged);
+            }
+        }
+        self.declare(worker);
+    }
+
+    /// Its streams break, what waits for an answer is reset, and it is back at the same address with nothing cached.
+    fn restart_worker(&mut self, worker: usize, lasts: u64) {
+        self.fired.count(Fault::WorkerRestarted);
+        self.set_mode(worker, Mode::Refuses, lasts);
+        let here = |request: &&Request| request.dial.as_ref().is_some_and(|dial| dial.worker == worker);
+        let cut: Vec<_> = self.requests.values().filter(here).map(|r| (r.id, r.dials, r.phase)).collect();
+        for (request, dial, phase) in cut {
+            let head = by_envoy(503, EnvoyReason::Unreached);
+            self.after(
+                0,
+                match phase {
+                    Phase::Deciding => continue,
+                    Phase::Waiting => Event::Answered { request, dial, head },
+                    Phase::Streaming => Event::StreamEnds { request, broken: true },
+                },
+            );
+        }
+    }
+
+    fn join(&mut self, worker: usize) {
+        if !self.workers[worker].declared {
+            self.fired.count(Fault::WorkerJoined);
+            self.declare(worker);
+        }
+    }
+
     pub(crate) fn heal(&mut self, worker: usize) {
         self.workers[worker].mode = Mode::Accepts;
         if !self.workers[worker].declared {
@@ -85,9 +138,9 @@ impl World {
     pub(crate) fn some_worker_is_off(&self) -> bool {
         let down = |worker: &&Worker| {
             let state = self.service.state.worker(&worker.id).map(state_service::state::Worker::state);
-            worker.mode != Mode::Accepts
-                || !worker.declared
-                || state.is_none_or(|state| !state.serves_bound())
+            !matches!(worker.mode, Mode::Accepts | Mode::Busy(429))
+                || !worker.newcomer && !worker.declared
+                || !worker.newcomer && state.is_none_or(|state| !state.serves_bound())
         };
         self.workers.iter().any(|worker| down(&worker)) || self.some_vm_is_behind()
     }
@@ -98,7 +151,7 @@ impl World {
             |worker: &Worker| worker.live_endpoints().map(|e| e.address.clone()).collect::<BTreeSet<_>>();
         let known = |directory: &Directory, worker: &Worker| {
             let found = directory.workers.iter().find(|w| w.id == worker.id);
-            found.is_some_and(|w| {
+            found.map_or(worker.newcomer, |w| {
                 w.endpoints.iter().map(|e| e.address.clone()).collect::<BTreeSet<_>>() == addresses(worker)
             })
         };

@@ -10,6 +10,8 @@ use state_service::declare::{self, WorkerSpec};
 pub(crate) enum Mode {
     Accepts,
     Answers(u16),
+    /// With `Retry-After`.
+    Busy(u16),
     Refuses,
     Hangs,
 }
@@ -23,6 +25,18 @@ pub(crate) struct Endpoint {
     /// Ranks of the whole worker when this address was declared.
     pub(crate) of: (u32, u32),
     pub(crate) retired: bool,
+    /// Ranks that were declared here before, by start and size.
+    pub(crate) former: Vec<(u32, u32)>,
+}
+
+impl Endpoint {
+    /// As somebody sees it who has heard of that declaration; as it is when nobody ever declared it so.
+    pub(crate) fn as_believed(&self, declared: Option<(u32, u32)>) -> Self {
+        match declared.filter(|one| self.former.contains(one)) {
+            Some(of) => Self { start: of.0, size: of.1, of, ..self.clone() },
+            None => self.clone(),
+        }
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -30,7 +44,11 @@ pub(crate) struct Worker {
     pub(crate) id: WorkerId,
     pub(crate) mode: Mode,
     pub(crate) declared: bool,
+    /// Joined while sessions were served, or will: nobody misses it before.
+    pub(crate) newcomer: bool,
     pub(crate) ranks_changed: bool,
+    /// It was declared with other ranks at the same address.
+    pub(crate) regrown: bool,
     pub(crate) endpoints: Vec<Endpoint>,
     plan: WorkerPlan,
     number: usize,
@@ -42,8 +60,10 @@ impl Worker {
         let mut worker = Self {
             id: WorkerId::parse(&format!("w{number}")).unwrap(),
             mode: Mode::Accepts,
-            declared: true,
+            declared: false,
+            newcomer: false,
             ranks_changed: false,
+            regrown: false,
             endpoints: Vec::new(),
             plan,
             number,
@@ -58,7 +78,7 @@ impl Worker {
         let mut start = self.plan.start;
         for (nth, size) in self.plan.sizes.clone().into_iter().enumerate() {
             let address = format!("10.{}.{}.{nth}:8000", self.moves, self.number);
-            self.endpoints.push(Endpoint { address, start, size, of, retired: false });
+            self.endpoints.push(Endpoint { address, start, size, of, retired: false, former: Vec::new() });
             start += size;
         }
     }
@@ -78,6 +98,19 @@ impl Worker {
             self.plan.sizes = if self.plan.sizes.len() > 1 { vec![3] } else { vec![2, 1] };
         }
         self.move_away();
+    }
+
+    /// The same engine at the same address with another number of ranks. False when it is not what it was planned as.
+    pub(crate) fn regrow(&mut self, from: u32, to: u32) -> bool {
+        let Some(endpoint) = self.endpoints.iter_mut().find(|e| !e.retired && self.plan.sizes == [from])
+        else {
+            return false;
+        };
+        endpoint.former.push((endpoint.start, endpoint.size));
+        (endpoint.size, endpoint.of) = (to, (endpoint.start, to));
+        self.plan.sizes = vec![to];
+        self.regrown = true;
+        true
     }
 
     pub(crate) fn live_endpoints(&self) -> impl Iterator<Item = &Endpoint> {

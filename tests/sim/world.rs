@@ -18,6 +18,8 @@ use routing::time::{Millis, Timestamp};
 use state_service::state::Command;
 use std::collections::BTreeMap;
 
+/// The world's clock at its beginning: later than any clock jumps back.
+const BEGINS: u64 = 100_000_000;
 /// More events than any run needs.
 const EVENTS_MAX: u64 = 400_000;
 /// By then every run is quiet: patience, breaker and lost polls included.
@@ -77,6 +79,7 @@ pub(crate) enum Event {
     },
     StreamEnds {
         request: u64,
+        broken: bool,
     },
     Tick(VmAt),
     ReportArrives {
@@ -134,6 +137,7 @@ pub(crate) struct Stats {
     pub(crate) events: u64,
     pub(crate) requests: u64,
     pub(crate) accepted: u64,
+    pub(crate) told: u64,
     pub(crate) sessions: u64,
     pub(crate) sessions_without_cost: u64,
     pub(crate) counters: BTreeMap<Counter, u64>,
@@ -170,7 +174,7 @@ impl World {
         let mut world = Self {
             bug,
             rng: Rng::new(seed),
-            now: Timestamp(1_000_000),
+            now: Timestamp(BEGINS),
             queue: BTreeMap::new(),
             calls: 0,
             faults_on: true,
@@ -247,6 +251,8 @@ impl World {
         self.play_finals();
         self.play_finals();
         self.check_agreement();
+        self.check_versions();
+        self.check_touched();
         self.until(HEARTBEAT);
         self.check_quiet();
     }
@@ -294,7 +300,7 @@ impl World {
             }
             Event::Answered { request, dial, head } => self.answered(request, dial, head),
             Event::Refused { request, dial } => self.refused(request, dial),
-            Event::StreamEnds { request } => self.stream_ends(request),
+            Event::StreamEnds { request, broken } => self.stream_ends(request, broken),
             Event::Tick(at) => self.tick(at),
             Event::ReportArrives { at, call, report } => self.report_arrives(at, call, *report),
             Event::ReportAnswered { at, call, good } => self.report_answered(at, call, good),

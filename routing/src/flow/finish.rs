@@ -273,7 +273,10 @@ fn commit(env: &mut Env<'_>, chosen: &Slot, pending: Pending, target: Target, ou
 
 /// Keeps a binding alive: page and service hear of it once in an eighth of its ttl, not on every turn.
 pub(super) fn touch(env: &mut Env<'_>, pool: &Pool, session: Session, old: &Record, out: &mut Vec<Effect>) {
-    if old.certainty != Certainty::Bound || old.idle(env.now) < Millis(pool.ttl.0 / 8) {
+    // A clock that went back makes a record look touched in the future: the service must hear of the session all the same.
+    let ahead = old.touched_s > Record::seconds(env.now);
+    let fresh = !ahead && old.idle(env.now) < Millis(pool.ttl.0 / 8);
+    if old.certainty != Certainty::Bound || fresh {
         return;
     }
     let touched_s = Record::seconds(env.now);
