@@ -1,4 +1,7 @@
 //! Asks each worker endpoint for its health, regularly and boundedly, and tells the state. What failures mean is the state's.
+//!
+//! One task an endpoint, so one probe of it at a time. When the state says that connections to a worker fail, its endpoints
+//! are asked at once and often, each until it answers well or its worker is down.
 
 use crate::service::Service;
 use routing::id::WorkerId;
@@ -9,9 +12,9 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpStream;
-use tokio::sync::Semaphore;
+use tokio::sync::{Notify, Semaphore};
 use tokio::task::{AbortHandle, JoinSet};
-use tokio::time::{sleep, timeout};
+use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
 /// A worker that has not answered by then counts as failed: a hung one accepts and says nothing.
 pub const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
@@ -19,6 +22,8 @@ pub const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
 const PROBES_MAX: usize = 256;
 /// Of a health answer no more is read; then its connection is not reused.
 const BODY_BYTES_MAX: usize = 64 << 10;
+/// Between two probes of an endpoint in doubt; no endpoint is asked more often than this.
+const HURRY: Duration = Duration::from_millis(100);
 /// Tasks are compared with the declared workers at least this often, so that one that died is started again.
 const RECONCILE: Duration = Duration::from_secs(5);
 
@@ -46,6 +51,13 @@ pub enum Question {
     Connect,
 }
 
+/// The task that asks one endpoint.
+struct Asking {
+    task: AbortHandle,
+    /// Remembers one alarm until the task is ready for it.
+    doubt: Arc<Notify>,
+}
+
 struct Prober {
     service: Arc<Service>,
     client: reqwest::Client,
@@ -62,13 +74,24 @@ pub async fn run(service: Arc<Service>, interval_ms: u64) -> Result<(), reqwest:
     let prober = Arc::new(prober);
     let mut members = prober.service.members_changed();
     let mut tasks = JoinSet::new();
-    let mut running: BTreeMap<Target, AbortHandle> = BTreeMap::new();
+    let mut running: BTreeMap<Target, Asking> = BTreeMap::new();
+    let mut alarms = prober.service.alarms();
+    let mut regularly = interval(RECONCILE);
+    regularly.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
-        members.borrow_and_update();
-        reconcile(&prober, &mut tasks, &mut running);
-        // Elapsed or a change, both mean: compare again. The sender lives as long as `prober`.
-        let _ = timeout(RECONCILE, members.changed()).await;
+        tokio::select! {
+            _ = regularly.tick() => reconcile(&prober, &mut tasks, &mut running),
+            // The senders live as long as `prober`.
+            _ = members.changed() => reconcile(&prober, &mut tasks, &mut running),
+            alarm = alarms.recv() => hurry(&running, alarm.ok().as_ref()),
+        }
     }
+}
+
+/// Those of one worker; all of them when some alarms were missed.
+fn hurry(running: &BTreeMap<Target, Asking>, worker: Option<&WorkerId>) {
+    let doubted = running.iter().filter(|(target, _)| worker.is_none_or(|worker| target.worker == *worker));
+    doubted.for_each(|(_, asking)| asking.doubt.notify_one());
 }
 
 fn client() -> Result<reqwest::Client, reqwest::Error> {
@@ -82,28 +105,39 @@ fn client() -> Result<reqwest::Client, reqwest::Error> {
         .build()
 }
 
-fn reconcile(prober: &Arc<Prober>, tasks: &mut JoinSet<()>, running: &mut BTreeMap<Target, AbortHandle>) {
+fn reconcile(prober: &Arc<Prober>, tasks: &mut JoinSet<()>, running: &mut BTreeMap<Target, Asking>) {
     let wanted = prober.service.probe_targets();
-    running.retain(|target, task| {
-        let keep = wanted.contains(target) && !task.is_finished();
+    running.retain(|target, asking| {
+        let keep = wanted.contains(target) && !asking.task.is_finished();
         if !keep {
-            task.abort();
+            asking.task.abort();
         }
         keep
     });
     for target in wanted {
-        running.entry(target.clone()).or_insert_with(|| tasks.spawn(Arc::clone(prober).keep_asking(target)));
+        running.entry(target.clone()).or_insert_with(|| {
+            let doubt = Arc::new(Notify::new());
+            let task = tasks.spawn(Arc::clone(prober).keep_asking(target, Arc::clone(&doubt)));
+            Asking { task, doubt }
+        });
     }
     while tasks.try_join_next().is_some() {}
 }
 
 impl Prober {
-    async fn keep_asking(self: Arc<Self>, target: Target) {
+    async fn keep_asking(self: Arc<Self>, target: Target, doubt: Arc<Notify>) {
+        let mut doubted = false;
         loop {
-            if let Some(healthy) = self.ask_in_turn(&target).await {
+            let finding = self.ask_in_turn(&target).await;
+            if let Some(healthy) = finding {
                 self.service.probed(&target, healthy);
             }
-            sleep(Duration::from_millis(self.service.chance.jittered(self.interval_ms).0)).await;
+            doubted = doubted && finding != Some(true) && !self.service.is_out(&target.worker);
+            let pause = Duration::from_millis(self.service.chance.jittered(self.interval_ms).0);
+            sleep(pause.min(HURRY)).await;
+            if !doubted {
+                doubted = timeout(pause.saturating_sub(HURRY), doubt.notified()).await.is_ok();
+            }
         }
     }
 

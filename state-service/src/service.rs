@@ -24,7 +24,7 @@ use std::collections::BTreeSet;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{Semaphore, broadcast, watch};
 
 /// The running service, shared by all handlers and tasks.
 pub struct Service {
@@ -45,6 +45,8 @@ pub struct Service {
     config_workers: BTreeSet<WorkerId>,
     changes: watch::Sender<u64>,
     members: watch::Sender<u64>,
+    /// Workers to be probed at once. Nobody need listen.
+    alarms: broadcast::Sender<WorkerId>,
     stopping: watch::Sender<bool>,
     warnings: Mutex<Vec<Warning>>,
     upstream_role_missing: AtomicU64,
@@ -69,6 +71,11 @@ impl Service {
     /// Wakes when workers or their endpoints change.
     pub fn members_changed(&self) -> watch::Receiver<u64> {
         self.members.subscribe()
+    }
+
+    /// Tells each worker whose connections fail; a listener that lags misses some.
+    pub fn alarms(&self) -> broadcast::Receiver<WorkerId> {
+        self.alarms.subscribe()
     }
 
     /// Becomes true once, at the end.
@@ -220,6 +227,8 @@ impl Service {
             Effect::Changed => self.changes.send_modify(|n| *n += 1),
             Effect::PersistWorkers => self.store.mark_changed(),
             Effect::WorkerUp(_) | Effect::WorkerGone(_) => self.members.send_modify(|n| *n += 1),
+            // Without probes nobody listens, and that is no fault.
+            Effect::ProbeNow(worker) => drop(self.alarms.send(worker.clone())),
         }
     }
 

@@ -7,7 +7,7 @@ use crate::resolve::Name;
 use crate::state::{Command, Endpoint, Worker, XdsResource};
 use crate::xds::{self, DiscoveryRequest, ErrorDetail, Member, Resource};
 use routing::header::cluster::POOL_PREFIX;
-use routing::id::PoolName;
+use routing::id::{PoolName, WorkerId};
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
@@ -55,6 +55,11 @@ impl Service {
     /// Every endpoint to probe.
     pub fn probe_targets(&self) -> BTreeSet<Target> {
         self.lock().workers().flat_map(|worker| each_endpoint(worker, target)).collect()
+    }
+
+    /// Whether nothing is sent to a worker any more; true of one that is not declared, too.
+    pub fn is_out(&self, worker: &WorkerId) -> bool {
+        self.lock().worker(worker).is_none_or(|worker| !worker.state().serves_bound())
     }
 
     /// Tells what a probe found.

@@ -13,7 +13,10 @@ use serde_json::Value;
 use std::io;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Mutex, PoisonError};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{Semaphore, broadcast, watch};
+
+/// Workers waiting to be probed at once; past it the oldest is probed at its usual time.
+const ALARMS_MAX: usize = 1024;
 
 /// What a service is made of.
 pub struct Setup {
@@ -45,6 +48,7 @@ impl Service {
             config_workers: from_config.iter().map(|spec| spec.id.clone()).collect(),
             changes: watch::Sender::new(0),
             members: watch::Sender::new(0),
+            alarms: broadcast::Sender::new(ALARMS_MAX),
             stopping: watch::Sender::new(false),
             warnings: Mutex::default(),
             upstream_role_missing: AtomicU64::new(0),

@@ -126,7 +126,7 @@ pub enum Declared {
     Unchanged,
 }
 
-/// Something for the shell to do. Emitted once a command at most, except [`Effect::WorkerUp`] and [`Effect::WorkerGone`].
+/// Something for the shell to do. Emitted once a command at most, those about a worker once a worker.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Effect {
     /// Watchers may have something new: wake them.
@@ -137,6 +137,8 @@ pub enum Effect {
     WorkerUp(WorkerId),
     /// Stop resolving and probing this worker.
     WorkerGone(WorkerId),
+    /// Connections to this worker fail: probe it at once, and often, until it is known to be good or down.
+    ProbeNow(WorkerId),
 }
 
 /// Why a command was refused. Every one is the caller's fault; nothing changed.

@@ -31,6 +31,8 @@ counters! {
     route_bound,
     /// Routes answered with a fresh hold because the bound slot was gone.
     route_rebound,
+    /// Routes of soft sessions answered with a fresh hold because their worker carried too much, or was suspect.
+    route_moved,
     /// Routes whose binding was learned from the caller's cache.
     route_adopted,
     /// Routes without a session, or under a policy or affinity that pins nothing.
@@ -39,6 +41,16 @@ counters! {
     route_no_worker,
     /// Routes of a pool that does not exist.
     route_unknown_pool,
+    /// Routes refused: nobody chooses but the caller, and it named no worker.
+    refused_worker_required,
+    /// Routes refused: the named worker is not declared in the pool.
+    refused_worker_unknown,
+    /// Routes refused: the named worker does not declare the named rank.
+    refused_rank_undeclared,
+    /// Routes refused: the session is bound, or held, elsewhere than named.
+    refused_bound_elsewhere,
+    /// Routes refused: the named worker drains or is down.
+    refused_worker_unavailable,
     /// Routes that came after the end of their own request: nothing was held for them.
     route_over,
     /// Routes that went unpinned because every session in the table was held.

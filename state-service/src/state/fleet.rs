@@ -149,21 +149,31 @@ impl State {
         self.workers.iter().find(|worker| dials(worker)).map(|worker| worker.spec.id.clone())
     }
 
-    pub(super) fn probe(&mut self, id: &WorkerId, endpoint: usize, healthy: bool) -> Result<(), StateError> {
+    pub(super) fn probe(
+        &mut self,
+        now: Timestamp,
+        id: &WorkerId,
+        endpoint: usize,
+        healthy: bool,
+    ) -> Result<(), StateError> {
         let worker = self.worker_mut(id)?;
         if endpoint >= worker.endpoints.len() {
             return Err(StateError::UnknownEndpoint { worker: id.clone(), endpoint });
         }
-        self.observe(id, Observation::Probe { endpoint, healthy });
+        self.observe(now, id, Observation::Probe { endpoint, healthy });
         Ok(())
     }
 
     /// Tells a worker's health something; false when there is no such worker.
-    pub(super) fn observe(&mut self, id: &WorkerId, observation: Observation) -> bool {
+    pub(super) fn observe(&mut self, now: Timestamp, id: &WorkerId, observation: Observation) -> bool {
         let Some(worker) = self.workers.by_id_mut(id) else { return false };
         let before = worker.state();
-        worker.health.observe(observation);
+        worker.health.observe(now, observation);
         let after = worker.state();
+        self.load_changed |= worker.health.penalty(now) > 0;
+        if observation.is_refusal() && after != WorkerState::Down {
+            self.doubted.insert(id.clone());
+        }
         if before != after {
             self.fleet_stale = true;
             self.counters.workers_down += u64::from(after == WorkerState::Down);
@@ -202,8 +212,9 @@ impl State {
             return;
         }
         self.fleet_stale = false;
-        self.load_changed = false;
-        let workers: Vec<WorkerStatus> = self.workers.iter().map(status).collect();
+        let workers: Vec<WorkerStatus> = self.workers.iter().map(|worker| status(worker, now)).collect();
+        // A penalty fades by itself: it is told until nothing is left of it.
+        self.load_changed = workers.iter().any(|status| status.penalty > 0);
         if workers != self.fleet.workers {
             self.fleet.workers = workers;
             self.fleet.version += 1;
@@ -213,13 +224,18 @@ impl State {
     }
 }
 
-fn status(worker: &Worker) -> WorkerStatus {
-    WorkerStatus { id: worker.spec.id.clone(), state: worker.state(), in_flight: worker.in_flight(), penalty: 0 }
+fn status(worker: &Worker, now: Timestamp) -> WorkerStatus {
+    WorkerStatus {
+        id: worker.spec.id.clone(),
+        state: worker.state(),
+        in_flight: worker.in_flight(),
+        penalty: worker.health.penalty(now),
+    }
 }
 
 /// What a new declaration keeps of the old one: load and drain always, findings when the addresses are the same.
 fn take_over(worker: &mut Worker, known: &Worker) {
-    worker.load = known.load;
+    worker.load = known.load.clone();
     worker.before = Some(known.as_before());
     for endpoint in &mut worker.endpoints {
         let same = known.endpoints.iter().find(|e| e.spec.address == endpoint.spec.address);

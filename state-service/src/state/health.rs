@@ -13,14 +13,17 @@
 //! Joining becomes suspect like Ready does, and clears to Ready. A worker with several endpoints is as healthy as its worst
 //! one: its ranks step together, so one dead process stops them all.
 //!
+//! Besides, each failure counts as load for a while ([`routing::penalty`]): it decides no state, and outlives the run.
+//!
 //! Knows neither sessions nor who is told; ignores nothing silently: an observation of a Down worker changes its runs only.
 
 use super::limits::{
-    CONNECTION_FAILURES_SUSPECT, PROBE_FAILURES_DOWN, PROBE_SUCCESSES_CLEAR, PROBE_SUCCESSES_UP,
+    CONNECTION_FAILURES_SUSPECT, PROBE_FAILURES_DOWN, PROBE_SUCCESSES_CLEAR, PROBE_SUCCESSES_UP, RUN_AGE_MAX,
     STATUS_FAILURES_SUSPECT,
 };
 use routing::contract::{SlotFailure, WorkerState};
 use routing::id::Rank;
+use routing::penalty::Penalty;
 use routing::time::Timestamp;
 use std::collections::BTreeMap;
 
@@ -65,6 +68,8 @@ struct Probes {
 struct Run {
     connection: u32,
     status: u32,
+    /// When the last failure was told.
+    at: Timestamp,
 }
 
 /// A worker's health.
@@ -75,6 +80,14 @@ pub(super) struct Health {
     probes: Vec<Probes>,
     /// Slots with a run of failures: at most one a rank, and one for requests without.
     runs: BTreeMap<Option<Rank>, Run>,
+    penalty: Penalty,
+}
+
+impl Observation {
+    /// Whether nobody may be listening there any more.
+    pub(super) const fn is_refusal(&self) -> bool {
+        matches!(self, Self::Failed { failure: SlotFailure::Connection, .. })
+    }
 }
 
 impl Health {
@@ -84,6 +97,7 @@ impl Health {
             drain: Drain::No,
             probes: vec![Probes::default(); endpoints],
             runs: BTreeMap::new(),
+            penalty: Penalty::default(),
         }
     }
 
@@ -99,12 +113,13 @@ impl Health {
     }
 
     /// The one place where life changes.
-    pub(super) fn observe(&mut self, observation: Observation) {
+    pub(super) fn observe(&mut self, now: Timestamp, observation: Observation) {
         match observation {
             Observation::Probe { endpoint, healthy } => self.probed(endpoint, healthy),
-            Observation::Failed { rank, failure, count } => self.failed(rank, failure, count),
+            Observation::Failed { rank, failure, count } => self.failed(now, rank, failure, count),
             Observation::Answered { rank } => {
                 self.runs.remove(&rank);
+                self.penalty.proved(now);
             }
         }
         self.life = self.next_life(observation);
@@ -133,14 +148,16 @@ impl Health {
         }
     }
 
-    fn failed(&mut self, rank: Option<Rank>, failure: SlotFailure, count: u32) {
-        let run = self.runs.entry(rank).or_default();
-        match failure {
-            SlotFailure::Connection => run.connection = run.connection.saturating_add(count),
-            SlotFailure::Status5xx => run.status = run.status.saturating_add(count),
-        }
+    fn failed(&mut self, now: Timestamp, rank: Option<Rank>, failure: SlotFailure, count: u32) {
+        self.runs.entry(rank).or_default().add(now, failure, count);
+        self.penalty.add(now, count);
         // Good probes from before this failure say nothing about it.
         self.probes.iter_mut().for_each(|p| p.good = 0);
+    }
+
+    /// What recent failures count as now, in requests.
+    pub(super) fn penalty(&self, now: Timestamp) -> u32 {
+        self.penalty.requests(now)
     }
 
     pub(super) const fn start_drain(&mut self, deadline: Option<Timestamp>) {
@@ -191,6 +208,19 @@ impl Probes {
 }
 
 impl Run {
+    /// Failures far apart are no run. One that made its worker suspect is over by a good finding alone.
+    fn add(&mut self, now: Timestamp, failure: SlotFailure, count: u32) {
+        if !self.is_suspect() && now.since(self.at) > RUN_AGE_MAX {
+            *self = Self::default();
+        }
+        self.at = now;
+        let run = match failure {
+            SlotFailure::Connection => &mut self.connection,
+            SlotFailure::Status5xx => &mut self.status,
+        };
+        *run = run.saturating_add(count);
+    }
+
     const fn is_suspect(self) -> bool {
         self.connection >= CONNECTION_FAILURES_SUSPECT || self.status >= STATUS_FAILURES_SUSPECT
     }

@@ -31,6 +31,8 @@ pub(super) const PROBE_SUCCESSES_UP: u32 = 2;
 pub(super) const CONNECTION_FAILURES_SUSPECT: u32 = 2;
 /// Answers 5xx in a row on one slot that make its worker suspect.
 pub(super) const STATUS_FAILURES_SUSPECT: u32 = 3;
+/// A run of failures on a slot whose last one is older than this begins anew.
+pub(super) const RUN_AGE_MAX: Millis = Millis::from_secs(10);
 /// Probe successes in a row that clear a suspect to which nobody sends anything any more.
 pub(super) const PROBE_SUCCESSES_CLEAR: u32 = 10;
 

@@ -11,10 +11,13 @@ mod counters;
 mod fleet;
 mod health;
 mod limits;
+mod load;
+mod named;
 mod nodes;
 mod report;
 mod route;
 mod sessions;
+mod soft;
 #[cfg(test)]
 mod tests;
 mod vms;
@@ -33,7 +36,7 @@ use routing::contract::{Fleet, PoolInfo, Target};
 use routing::id::{Epoch, PoolName, RankHash, SessionId, Version, WorkerId};
 use routing::time::{Millis, Timestamp};
 use sessions::Table;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use vms::Vms;
 use watch::MoveLog;
 use workers::Workers;
@@ -70,6 +73,8 @@ pub struct State {
     next_hold: u64,
     /// Watchers have something new since the last command.
     news: bool,
+    /// Workers to be probed at once, since the last command.
+    doubted: BTreeSet<WorkerId>,
 }
 
 /// One session as an operator may see it: never its key.
@@ -151,6 +156,7 @@ impl State {
             clock: 0,
             next_hold: 0,
             news: false,
+            doubted: BTreeSet::new(),
         }
     }
 
@@ -160,6 +166,7 @@ impl State {
         let reply = self.dispatch(now, command, out);
         self.counters.tombstones_evicted += self.sessions.trim_graves();
         self.settle_fleet(now);
+        out.extend(std::mem::take(&mut self.doubted).into_iter().map(Effect::ProbeNow));
         if std::mem::take(&mut self.news) {
             out.push(Effect::Changed);
         }
@@ -177,7 +184,7 @@ impl State {
             Command::Resolved { worker, endpoint, address } => {
                 done(self.resolved(&worker, endpoint, address))
             }
-            Command::Probe { worker, endpoint, healthy } => done(self.probe(&worker, endpoint, healthy)),
+            Command::Probe { worker, endpoint, healthy } => done(self.probe(now, &worker, endpoint, healthy)),
             Command::Route { request, draw } => Reply::Route(self.route(now, request, draw)),
             Command::Watch { query, salt } => Reply::Watch(self.watch(&query, salt)),
             Command::ReleaseSession { id } => done(self.release_by_hand(now, id)),
@@ -271,7 +278,7 @@ impl State {
     #[must_use]
     pub fn in_flight_on(&self, target: &Target) -> u64 {
         let worker = self.workers.by_id(&target.worker);
-        worker.map_or(0, |worker| self.vms.in_flight_on(worker.slot_of(target.rank)))
+        worker.map_or(0, |worker| worker.load.reported_on(worker.slot_of(target.rank)))
     }
 
     /// One session; `None` when it is unknown or its time is over.

@@ -79,11 +79,11 @@ impl State {
             Entry::Released { session, pool, version } => self.released(now, session, &pool, version),
             Entry::SlotFailed { target: Target { worker, rank }, failure, count } => {
                 let rank = self.known_rank(&worker, rank);
-                self.observe_slot(&worker, Observation::Failed { rank, failure, count });
+                self.observe_slot(now, &worker, Observation::Failed { rank, failure, count });
             }
             Entry::SlotAnswered { target: Target { worker, rank } } => {
                 let rank = self.known_rank(&worker, rank);
-                self.observe_slot(&worker, Observation::Answered { rank });
+                self.observe_slot(now, &worker, Observation::Answered { rank });
             }
             Entry::VmGone { .. } => {}
             Entry::Unknown => self.counters.entry_unknown += 1,
@@ -95,8 +95,8 @@ impl State {
         rank.filter(|rank| self.workers.by_id(worker).is_some_and(|worker| worker.has_rank(Some(*rank))))
     }
 
-    fn observe_slot(&mut self, worker: &WorkerId, observation: Observation) {
-        let known = self.observe(worker, observation);
+    fn observe_slot(&mut self, now: Timestamp, worker: &WorkerId, observation: Observation) {
+        let known = self.observe(now, worker, observation);
         self.counters.slot_unknown_worker += u64::from(!known);
     }
 
@@ -165,6 +165,14 @@ impl State {
             self.sessions.edit(session.id, session.rank_hash, |s| s.record = Some(now));
         }
         Some(joined)
+    }
+
+    /// Puts a newer binding in place of the one that is known, and tells everybody.
+    pub(super) fn replace_record(&mut self, session: SessionRef, record: Record) -> Option<()> {
+        let joined = self.merge_record(session, record)?;
+        self.counters.holds_gave_way += u64::from(joined.hold == HoldEnd::Ended);
+        self.publish(session, record);
+        Some(())
     }
 
     fn count_merge(&mut self, merged: Merged) {

@@ -1,11 +1,12 @@
 //! VMs of all Envoys: who is alive, and what each has in flight.
 //!
-//! Owns the load of workers: the sum of the last absolute report of every living VM, plus choices that no report of their VM
+//! Owns what makes the load of slots: the last absolute report of every living VM, plus choices that no report of their VM
 //! covers yet. A dead VM's whole share goes with it. Knows nothing of sessions.
 
 use super::binding::Slot;
 use super::limits::{Limits, OVER_MAX, RESERVATIONS_MAX};
-use super::workers::{WorkerLoad, Workers};
+use super::load::WorkerLoad;
+use super::workers::Workers;
 use routing::contract::Caller;
 use routing::id::RequestId;
 use routing::time::Timestamp;
@@ -26,7 +27,7 @@ pub(super) enum Freshness {
 #[derive(Clone, Copy, Debug)]
 struct Reservation {
     request: RequestId,
-    worker: u64,
+    slot: Slot,
     made: Timestamp,
 }
 
@@ -99,7 +100,7 @@ impl Vms {
         now: Timestamp,
         id: VmId,
         request: RequestId,
-        worker: u64,
+        slot: Slot,
         workers: &mut Workers,
     ) -> bool {
         self.end_reservation(id, request, workers);
@@ -108,8 +109,8 @@ impl Vms {
         if full {
             vm.drop_oldest_reservation(workers);
         }
-        vm.reservations.push_back(Reservation { request, worker, made: now });
-        add_reserved(workers, worker);
+        vm.reservations.push_back(Reservation { request, slot, made: now });
+        change(workers, slot, |load| load.reserve(slot));
         full
     }
 
@@ -120,7 +121,7 @@ impl Vms {
         if let Some(at) = vm.reservations.iter().rposition(|r| r.request == request)
             && let Some(gone) = vm.reservations.remove(at)
         {
-            sub_reserved(workers, gone.worker);
+            change(workers, gone.slot, |load| load.give_back(gone.slot));
         }
     }
 
@@ -164,21 +165,15 @@ impl Vms {
 
     /// Load of a worker that is declared anew while VMs have requests there already.
     pub(super) fn load_of(&self, worker: u64) -> WorkerLoad {
-        let reported = |vm: &Vm| vm.on(worker).map(|(_, count)| u64::from(*count)).sum::<u64>();
-        let reserved = |vm: &Vm| vm.reservations.iter().filter(|r| r.worker == worker).count();
-        WorkerLoad {
-            reported: self.vms.values().map(reported).sum(),
-            reserved: u64::try_from(self.vms.values().map(reserved).sum::<usize>()).unwrap_or(u64::MAX),
+        let mut load = WorkerLoad::default();
+        for vm in self.vms.values() {
+            vm.in_flight
+                .iter()
+                .filter(|(slot, _)| slot.worker == worker)
+                .for_each(|(slot, n)| load.report(*slot, *n));
+            vm.reservations.iter().filter(|r| r.slot.worker == worker).for_each(|r| load.reserve(r.slot));
         }
-    }
-
-    /// Requests in flight on one slot, as last reported.
-    pub(super) fn in_flight_on(&self, slot: Slot) -> u64 {
-        let count = |vm: &Vm| {
-            let found = vm.in_flight.binary_search_by_key(&slot, |(slot, _)| *slot).ok();
-            found.and_then(|i| vm.in_flight.get(i)).map_or(0, |(_, count)| u64::from(*count))
-        };
-        self.vms.values().map(count).sum()
+        load
     }
 }
 
@@ -194,24 +189,16 @@ impl Vm {
         }
     }
 
-    fn on(&self, worker: u64) -> impl Iterator<Item = &(Slot, u32)> {
-        self.in_flight.iter().filter(move |(slot, _)| slot.worker == worker)
-    }
-
     fn put_in(&self, workers: &mut Workers) {
         for (slot, count) in &self.in_flight {
-            if let Some(worker) = workers.by_hash_mut(slot.worker) {
-                worker.load.reported = worker.load.reported.saturating_add(u64::from(*count));
-            }
+            change(workers, *slot, |load| load.report(*slot, *count));
         }
     }
 
     /// Takes the whole share of this VM out of the workers' load.
     fn take_out(&mut self, workers: &mut Workers) {
         for (slot, count) in self.in_flight.drain(..) {
-            if let Some(worker) = workers.by_hash_mut(slot.worker) {
-                worker.load.reported = worker.load.reported.saturating_sub(u64::from(count));
-            }
+            change(workers, slot, |load| load.take_back(slot, count));
         }
         while !self.reservations.is_empty() {
             self.drop_oldest_reservation(workers);
@@ -220,19 +207,14 @@ impl Vm {
 
     fn drop_oldest_reservation(&mut self, workers: &mut Workers) {
         if let Some(oldest) = self.reservations.pop_front() {
-            sub_reserved(workers, oldest.worker);
+            change(workers, oldest.slot, |load| load.give_back(oldest.slot));
         }
     }
 }
 
-fn add_reserved(workers: &mut Workers, worker: u64) {
-    if let Some(worker) = workers.by_hash_mut(worker) {
-        worker.load.reserved = worker.load.reserved.saturating_add(1);
-    }
-}
-
-fn sub_reserved(workers: &mut Workers, worker: u64) {
-    if let Some(worker) = workers.by_hash_mut(worker) {
-        worker.load.reserved = worker.load.reserved.saturating_sub(1);
+/// A worker that is not declared has no load; it gets what there is when it is declared.
+fn change(workers: &mut Workers, slot: Slot, change: impl FnOnce(&mut WorkerLoad)) {
+    if let Some(worker) = workers.by_hash_mut(slot.worker) {
+        change(&mut worker.load);
     }
 }

@@ -4,6 +4,7 @@
 
 use super::binding::Slot;
 use super::health::Health;
+use super::load::WorkerLoad;
 use crate::declare::{EndpointSpec, WorkerSpec};
 use routing::contract::{EndpointInfo, Target, WorkerInfo, WorkerState};
 use routing::hash::{hashed_rank, worker_hash};
@@ -43,15 +44,6 @@ pub struct Endpoint {
     pub spec: EndpointSpec,
     /// Where Envoy dials it under endpoints steering; `None` while the name does not resolve.
     pub resolved: Option<SocketAddr>,
-}
-
-/// Requests on one worker.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct WorkerLoad {
-    /// Sum of the last reports of all VMs.
-    pub(super) reported: u64,
-    /// Choices not yet covered by a report.
-    pub(super) reserved: u64,
 }
 
 /// A worker's look under an older xDS version.
@@ -102,13 +94,18 @@ impl Worker {
     /// Requests in flight as last reported by all VMs.
     #[must_use]
     pub fn in_flight(&self) -> u32 {
-        u32::try_from(self.load.reported).unwrap_or(u32::MAX)
+        u32::try_from(self.load.reported()).unwrap_or(u32::MAX)
     }
 
     /// Choices made that no report covers yet.
     #[must_use]
     pub const fn reserved(&self) -> u64 {
-        self.load.reserved
+        self.load.reserved()
+    }
+
+    /// What it carries when another request is placed: requests, and what recent failures count as.
+    pub(super) fn load_at(&self, now: Timestamp) -> u64 {
+        self.load.requests().saturating_add(self.health.penalty(now).into())
     }
 
     /// xDS version that first had it as it is now.

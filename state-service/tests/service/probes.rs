@@ -1,13 +1,14 @@
 //! Probes and names against real sockets: what fails, what hangs, what comes back.
 
-use crate::support::{Api, until};
+use crate::support::{Api, PATIENCE, until};
 use axum::Router;
-use axum::http::{Method, StatusCode};
+use axum::http::{Method, StatusCode, header};
 use axum::routing::get;
 use serde_json::{Value, json};
 use state_service::{probe, resolve};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
@@ -16,7 +17,7 @@ struct Fake {
     address: String,
     status: Arc<AtomicU16>,
     asked: Arc<AtomicUsize>,
-    _server: JoinSet<()>,
+    server: JoinSet<()>,
 }
 
 impl Fake {
@@ -29,17 +30,28 @@ impl Fake {
             let (shown, counted) = (Arc::clone(&shown), Arc::clone(&counted));
             async move {
                 counted.fetch_add(1, Ordering::SeqCst);
-                match shown.load(Ordering::SeqCst) {
+                let status = match shown.load(Ordering::SeqCst) {
                     0 => std::future::pending().await,
                     status => StatusCode::from_u16(status).unwrap(),
-                }
+                };
+                // Each probe dials anew: a connection that is kept would go on answering when the port is closed.
+                (status, [(header::CONNECTION, "close")])
             }
         };
         let mut server = JoinSet::new();
         server.spawn(async move {
             axum::serve(listener, Router::new().route("/health", get(answer))).await.unwrap()
         });
-        Self { address, status, asked, _server: server }
+        Self { address, status, asked, server }
+    }
+
+    /// Closes the port: connections are refused from now on.
+    async fn stop(&mut self) {
+        self.server.shutdown().await;
+    }
+
+    fn asked(&self) -> usize {
+        self.asked.load(Ordering::SeqCst)
     }
 
     fn answer_with(&self, status: u16) {
@@ -88,6 +100,53 @@ async fn a_worker_that_accepts_and_says_nothing_is_found() {
     fake.answer_with(0);
     becomes(&api, "w", "down").await;
     assert_eq!(api.control(Method::GET, "/readyz", "").await.status, StatusCode::SERVICE_UNAVAILABLE);
+}
+
+/// So long that no usual probe but the first comes within the test.
+const SELDOM_MS: u64 = 3_600_000;
+
+async fn report_refused(api: &Api, seq: usize) {
+    let failed =
+        json!({"kind": "slot_failed", "target": {"worker": "w"}, "failure": "connection", "count": 1});
+    let report =
+        json!({"caller": {"node": "n1", "vm": 11}, "seq": seq, "in_flight": [], "entries": [failed]});
+    let answer = api.data(Method::POST, "/v1/report", report.to_string()).await;
+    assert_eq!(answer.status, StatusCode::NO_CONTENT, "{}", answer.text());
+}
+
+#[tokio::test]
+async fn one_refused_connection_that_is_reported_brings_a_dead_worker_down() {
+    let (api, mut fake) = (Api::new(), Fake::start(200).await);
+    let _tasks = probing(&api, SELDOM_MS);
+    api.put("w", &at(&fake.address)).await;
+    becomes(&api, "w", "ready").await;
+    fake.stop().await;
+    report_refused(&api, 1).await;
+    let begun = Instant::now();
+    becomes(&api, "w", "down").await;
+    println!("down {:?} after the report", begun.elapsed());
+}
+
+#[tokio::test]
+async fn a_worker_that_answers_is_not_asked_more_often_than_every_tenth_of_a_second() {
+    const MORE: usize = 5;
+    let (api, fake) = (Api::new(), Fake::start(200).await);
+    let _tasks = probing(&api, SELDOM_MS);
+    api.put("w", &at(&fake.address)).await;
+    becomes(&api, "w", "ready").await;
+    let (before, begun) = (fake.asked(), Instant::now());
+    let mut seq = 0;
+    while fake.asked() < before + MORE {
+        seq += 1;
+        report_refused(&api, seq).await;
+        assert!(begun.elapsed() < PATIENCE, "{} of {MORE} probes", fake.asked() - before);
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    // The first may come at once, the last is counted before its pause.
+    let asked = fake.asked() - before;
+    let pauses = u32::try_from(asked).unwrap() - 1;
+    assert!(begun.elapsed() >= Duration::from_millis(95) * pauses, "{asked} in {:?}", begun.elapsed());
+    assert!(seq > asked, "more was reported than asked");
 }
 
 #[tokio::test]

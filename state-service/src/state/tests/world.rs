@@ -75,6 +75,14 @@ impl World {
         }
     }
 
+    /// A world whose pool `default` is set to something, beside a pool `other` that is not.
+    pub(super) fn of(set: impl FnOnce(&mut PoolInfo)) -> Self {
+        let mut service = ServiceConfig::without_file();
+        set(&mut service.pools[0]);
+        service.pools.push(PoolInfo::with_defaults(PoolName::parse("other").unwrap()));
+        Self::with(StateConfig { service, limits: Limits::SERVICE })
+    }
+
     pub(super) fn apply(&mut self, command: Command) -> Reply {
         self.state.apply(self.now, command, &mut Vec::new())
     }
@@ -197,6 +205,7 @@ impl World {
             asked.pool = PoolName::parse(pool).unwrap();
         }
         asked.cached = self.word("cached").map(cached);
+        asked.named = self.word("named").map(target);
         if let Some(failed) = self.word("failed") {
             let entry = self.failure(name, failed);
             asked.unsent.push(entry);
