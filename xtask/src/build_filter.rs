@@ -55,12 +55,16 @@ pub(crate) struct Filter {
     bytes_shipped: u64,
 }
 
-/// `build-filter [--out FILE]`.
+/// `build-filter [--out FILE | --trap]`.
 pub(crate) fn command(workspace: &Workspace, args: &[String]) -> Result<()> {
     let out = match args {
         [] => None,
         [flag, file] if flag == "--out" => Some(PathBuf::from(file)),
-        _ => return Err(Missing::error("usage: cargo xtask build-filter [--out FILE]")),
+        [flag] if flag == "--trap" => {
+            println!("{}", ensure_trap(workspace)?.display());
+            return Ok(());
+        }
+        _ => return Err(Missing::error("usage: cargo xtask build-filter [--out FILE | --trap]")),
     };
     let mut filter = ensure(workspace)?;
     if let Some(out) = out {
