@@ -67,6 +67,7 @@ impl Root {
         let report = vm::with(|shared| {
             shared.ticked();
             shared.refresh();
+            shared.check_pool(plugin.config.pool.as_ref());
             shared.vm.next_report(now)
         });
         let Some(report) = report.flatten() else { return };

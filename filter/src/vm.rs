@@ -4,7 +4,7 @@ use crate::seats::Seat;
 use crate::{host, store};
 use routing::directory::Directory;
 use routing::flow::Counter;
-use routing::id::Epoch;
+use routing::id::{Epoch, PoolName};
 use routing::vm::Vm;
 use routing::{header, policy};
 use std::cell::RefCell;
@@ -21,6 +21,8 @@ pub(crate) struct Shared {
     urgent: u32,
     warned_role: bool,
     warned_cluster: bool,
+    warned_pool: bool,
+    warned_service: bool,
     pub(crate) seat: Seat,
     pub(crate) report_call: Option<u32>,
 }
@@ -73,6 +75,8 @@ impl Shared {
             urgent: 0,
             warned_role: false,
             warned_cluster: false,
+            warned_pool: false,
+            warned_service: false,
             seat: Seat::default(),
             report_call: None,
         })
@@ -117,6 +121,29 @@ impl Shared {
                 header::root::UPSTREAM
             );
         }
+    }
+
+    /// Tells the operator once when the pool of this listener is none of the service's.
+    pub(crate) fn check_pool(&mut self, pool: Option<&PoolName>) {
+        let Some(directory) = &self.vm.directory else { return };
+        let known = directory.pools.is_empty() || directory.pool(pool).is_some();
+        if !known && !self.warned_pool {
+            let name = pool.map_or_else(|| "none".to_owned(), |pool| format!("'{pool}'"));
+            log::warn!(
+                "pool_by names {name}, and the service has several pools, none of that name: requests are not placed"
+            );
+        }
+        self.warned_pool = !known;
+    }
+
+    /// Tells the operator once, each time it begins, that the service cannot be called at all.
+    pub(crate) fn note_service(&mut self, cluster: &str, callable: bool) {
+        if !callable && !self.warned_service {
+            log::warn!(
+                "Envoy has no cluster '{cluster}', or no host in it: the state service cannot be called"
+            );
+        }
+        self.warned_service = !callable;
     }
 
     pub(crate) fn may_send_urgent(&mut self) -> bool {

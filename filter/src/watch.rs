@@ -73,6 +73,7 @@ impl Watch {
     fn poll(&mut self, plugin: &Plugin, now: Timestamp) {
         let Some(node) = vm::with(|shared| shared.vm.caller.node.clone()) else { return };
         self.call = plugin.call("GET", &store::position().path(&node), None, POLL_TIMEOUT);
+        vm::with(|shared| shared.note_service(&plugin.config.service_cluster, self.call.is_some()));
         if self.call.is_none() {
             self.not_before = Timestamp(now.0 + PAUSE_MS);
         }

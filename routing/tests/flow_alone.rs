@@ -283,3 +283,14 @@ fn a_pool_that_vanished_while_asking_is_no_way_around_the_filter() {
     "#]],
     );
 }
+
+#[test]
+fn without_the_service_an_old_hold_is_still_where_its_session_goes() {
+    let mut world = World::new();
+    // Held far from where rendezvous would put it; its first turn generates for a minute.
+    let elsewhere = world.run("x: head session=s; x: route timeout; x: end");
+    let held = if elsewhere.contains("worker-w0") { "w1 rank 5" } else { "w0 rank 2" };
+    world.run(&format!("head session=s; route held {held} v9 hold 9"));
+    let trace = world.run("@60000; b: head session=s; b: route timeout");
+    assert!(trace.contains(&format!("#placed_alone, resume, to worker-{held}")), "{trace}");
+}

@@ -229,7 +229,7 @@ fn findings_of_a_slot_are_counted_up_and_an_answer_ends_the_run() {
     reports.slot_answered(slot());
     reports.lost();
     let answered = Entry::SlotAnswered { target: slot() };
-    assert_eq!(next(&mut reports, 300).unwrap().entries, [answered.clone()], "the run is over");
+    assert_eq!(next(&mut reports, 300).unwrap().entries, std::slice::from_ref(&answered), "the run is over");
     reports.acknowledged();
     reports.slot_answered(slot());
     reports.slot_failed(slot(), SlotFailure::Connection);

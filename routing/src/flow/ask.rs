@@ -226,7 +226,8 @@ impl RequestFlow {
         routing: Routing,
         out: &mut Vec<Effect>,
     ) -> ControlFlow<Next, Routing> {
-        let usable = routing.cached.filter(|r| r.certainty == Certainty::Bound);
+        // A held one, too, however old: its first turn may still be generating there.
+        let usable = routing.cached.filter(|r| r.certainty != Certainty::Gone);
         let slot = match (&routing.named, here.pool.rules.policy) {
             (Some(target), _) => named::slot(here, target, Some(routing.session)),
             (None, Policy::Direct) => place::cached(here, routing.session, usable.as_ref()),
