@@ -173,7 +173,7 @@ impl Drop for Downstream {
 impl HttpContext for Downstream {
     fn on_http_request_headers(&mut self, _headers: usize, _end: bool) -> Action {
         #[cfg(feature = "test-trap")]
-        if host::request_header("x-rankpin-test-trap").is_some() {
+        if host::request_header(routing::header::TEST_TRAP).is_some() {
             std::process::abort();
         }
         vm::with(vm::Shared::refresh);

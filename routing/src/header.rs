@@ -12,6 +12,8 @@ pub const TARGET_WORKER: &str = "x-rankpin-worker";
 pub const TARGET_RANK: &str = "x-rankpin-rank";
 /// Tells the client who served (opt-in).
 pub const SERVED: &str = "x-rankpin-served";
+/// Kills the VM of the filter that is built for tests of just that (`tests/trap`); nothing to the shipped one.
+pub const TEST_TRAP: &str = "x-rankpin-test-trap";
 /// Steering by trusted callers; stripped on untrusted listeners.
 pub const TRUSTED: &[&str] = &[
     TARGET_WORKER,

@@ -21,6 +21,7 @@ const ROOMS: &[Room] = &[
         others: Some(&["hashbrown", "serde", "serde_json", "thiserror", "xxhash-rust"]),
     },
     Room { name: "filter", ours: &["routing"], others: Some(&["log", "proxy-wasm", "serde_json"]) },
+    Room { name: "filter-trap", ours: &["routing"], others: Some(&["log", "proxy-wasm", "serde_json"]) },
     Room { name: "state-service", ours: &["routing"], others: None },
     Room { name: "fake-engine", ours: &[], others: None },
     Room { name: "e2e", ours: &["routing", "state-service", "fake-engine"], others: None },
