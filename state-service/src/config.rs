@@ -57,13 +57,8 @@ impl ServiceConfig {
 /// [`Faults`]: everything wrong with it; the service does not start.
 pub fn parse(body: &[u8]) -> Result<ServiceConfig, Faults> {
     let mut faults = Faults::default();
-    let config = match serde_json::from_slice::<Value>(body) {
-        Ok(value) => document(&value, &mut faults),
-        Err(e) => {
-            faults.add("", format!("is not JSON: {e}"), "a JSON object");
-            None
-        }
-    };
+    let value = declare::document(body, &mut faults);
+    let config = value.and_then(|value| document(&value, &mut faults));
     faults.or(config)
 }
 

@@ -8,11 +8,12 @@ mod fields;
 mod json;
 #[cfg(test)]
 mod tests;
+mod unique;
 
 use address::ADDRESS_ALLOWED;
 pub use address::{Address, AddressError, Host};
-pub(crate) use fields::Fields;
 pub use fields::{Fault, Faults};
+pub(crate) use fields::{Fields, document};
 
 pub use routing::contract::Device;
 use routing::contract::{Engine, RankNumbering};
@@ -109,7 +110,7 @@ impl WorkerSpec {
 /// [`Faults`]: everything wrong with it, in the order of its fields; the caller answers 400 and changes nothing.
 pub fn parse(body: &[u8], id: Option<&str>) -> Result<WorkerSpec, Faults> {
     let mut faults = Faults::default();
-    let value = fields::json(body, &mut faults);
+    let value = document(body, &mut faults);
     let spec = value.and_then(|value| worker(&value, "", id, &mut faults));
     faults.or(spec)
 }

@@ -28,6 +28,8 @@ pub struct Loaded {
     pub workers: Vec<Value>,
     /// Set when a file was there but could not be used; it was moved aside.
     pub fault: Option<String>,
+    /// Set when a file was there: whether it could be used.
+    pub earlier_life: Option<bool>,
 }
 
 /// The folder of declared workers; without one every call succeeds and keeps nothing.
@@ -61,12 +63,12 @@ impl Store {
             other => other?,
         };
         match decode(&bytes) {
-            Ok(workers) => Ok(Loaded { workers, fault: None }),
+            Ok(workers) => Ok(Loaded { workers, fault: None, earlier_life: Some(true) }),
             Err(reason) => {
                 let aside = move_aside(&path, "corrupt")?;
                 let fault =
                     format!("{} could not be used ({reason}); moved to {}", path.display(), aside.display());
-                Ok(Loaded { workers: Vec::new(), fault: Some(fault) })
+                Ok(Loaded { workers: Vec::new(), fault: Some(fault), earlier_life: Some(false) })
             }
         }
     }
@@ -162,11 +164,13 @@ mod tests {
     async fn what_was_flushed_is_loaded_by_the_next_life() {
         let dir = tempfile::tempdir().unwrap();
         let store = Store::open(Some(dir.path())).unwrap();
-        assert!(store.load().unwrap().workers.is_empty());
+        let first = store.load().unwrap();
+        assert_eq!((first.workers.len(), first.earlier_life), (0, None));
         store.mark_changed();
         store.flush(|| vec![json!({"id": "a"})]).await.unwrap();
         let next = Store::open(Some(dir.path())).unwrap().load().unwrap();
         assert_eq!((next.workers, next.fault), (vec![json!({"id": "a"})], None));
+        assert_eq!(next.earlier_life, Some(true));
     }
 
     #[tokio::test]
@@ -211,6 +215,7 @@ mod tests {
             assert_eq!(fs::read_to_string(&aside).unwrap(), text);
             let fault = loaded.fault.unwrap();
             assert!(fault.contains(reason) && fault.contains(&aside.display().to_string()), "{fault}");
+            assert_eq!(loaded.earlier_life, Some(false));
             assert!(loaded.workers.is_empty() && !dir.path().join(FILE).exists());
         }
     }

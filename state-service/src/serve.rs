@@ -3,7 +3,10 @@
 use crate::cli::{ArgsError, ServeArgs};
 use crate::config;
 use crate::declare::Faults;
-use crate::http::{self, listener::Bounded};
+use crate::http::{
+    self,
+    listener::{self, Patience},
+};
 use crate::persist::Store;
 use crate::service::{Service, Setup};
 use crate::{probe, resolve, xds_files};
@@ -95,8 +98,10 @@ pub async fn run(args: &ServeArgs) -> Result<(), ServeError> {
 
     let (close, closing) = watch::channel(false);
     let mut listeners = JoinSet::new();
-    listeners.spawn(answer(data, http::data_router(&service), closing.clone()));
-    listeners.spawn(answer(control, http::control_router(&service), closing));
+    let routers = [(data, http::data_router(&service)), (control, http::control_router(&service))];
+    for (socket, router) in routers {
+        listeners.spawn(listener::serve(socket, router, closing.clone(), Patience::SERVICE));
+    }
     let _tasks = start_tasks(args, &service);
 
     signals.next().await;
@@ -151,17 +156,6 @@ fn announce(args: &ServeArgs, data: &TcpListener, control: &TcpListener) -> io::
     out.flush()?;
     tracing::info!(%data, %control, version = env!("CARGO_PKG_VERSION"), "listening");
     Ok(())
-}
-
-async fn answer(listener: TcpListener, router: axum::Router, mut closing: watch::Receiver<bool>) {
-    let closed = async move {
-        // An error means the sender is gone: the end as well.
-        let _ = closing.wait_for(|closed| *closed).await;
-    };
-    let served = axum::serve(Bounded::new(listener), router).with_graceful_shutdown(closed).await;
-    if let Err(error) = served {
-        tracing::error!(%error, "listener ended");
-    }
 }
 
 /// Every task that runs beside the listeners. Dropping the set ends them.

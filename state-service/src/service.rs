@@ -16,7 +16,7 @@ use crate::http::problem::Problem;
 use crate::metrics::HttpMetrics;
 use crate::persist::Store;
 use crate::state::{Command, Declared, Effect, Reply, State};
-use routing::contract::{Report, RouteReply, RouteRequest, WatchQuery, WatchReply};
+use routing::contract::{PageUpload, Report, RouteReply, RouteRequest, WatchQuery, WatchReply};
 use routing::id::{Epoch, SessionId, WorkerId};
 use routing::time::Millis;
 use serde_json::Value;
@@ -115,6 +115,14 @@ impl Service {
     /// [`Problem`] as the state refuses it.
     pub fn report(&self, report: Report) -> Result<(), Problem> {
         done(self.apply(Command::Report(report)))
+    }
+
+    /// Takes bindings that an Envoy has cached.
+    ///
+    /// # Errors
+    /// [`Problem`] as the state refuses it.
+    pub fn pages(&self, upload: PageUpload) -> Result<(), Problem> {
+        done(self.apply(Command::Pages(upload)))
     }
 
     /// What is new for a watcher, if anything.

@@ -86,6 +86,12 @@ pub fn acknowledged(epoch: Epoch, version_info: &str) -> u64 {
     version.filter(|_| life == Some(epoch.0) && parts.next().is_some()).unwrap_or(0)
 }
 
+/// Whether a node has what another life served: our versions start at 1, and a node that has nothing says nothing.
+#[must_use]
+pub fn is_of_another_life(epoch: Epoch, version_info: &str) -> bool {
+    !version_info.is_empty() && acknowledged(epoch, version_info) == 0
+}
+
 /// One number for the health of all; equal health gives equal numbers within one life of the service.
 #[must_use]
 pub fn health(members: &[Member]) -> u64 {
@@ -313,6 +319,7 @@ mod tests {
         assert_eq!((text.as_str(), acknowledged(Epoch(7), &text)), ("7.12.ab", 12));
         for other in ["", "12", "7.12", "8.12.ab", "7..ab", "7.x.ab", ".12.ab"] {
             assert_eq!(acknowledged(Epoch(7), other), 0, "{other:?}");
+            assert_eq!(is_of_another_life(Epoch(7), other), !other.is_empty(), "{other:?}");
         }
     }
 

@@ -12,6 +12,7 @@ use std::time::Duration;
 use std::{fs, io};
 use tokio::time::sleep;
 
+const CLUSTERS_FILE: &str = "cds.json";
 /// A write that failed (disk full, folder gone) is tried again after this long.
 const RETRY: Duration = Duration::from_secs(1);
 
@@ -23,7 +24,9 @@ pub async fn run(service: Arc<Service>, dir: PathBuf) {
     loop {
         changes.borrow_and_update();
         let view = service.discovery_view();
-        if view.version != written {
+        // Files of another life serve their Envoys until all workers are told.
+        let keep = view.gathering && written.is_empty() && dir.join(CLUSTERS_FILE).exists();
+        if view.version != written && !keep {
             match write(dir.clone(), view, std::mem::take(&mut files)).await {
                 Ok((version, pools)) => (written, files) = (version, pools),
                 Err(error) => {
@@ -60,7 +63,7 @@ fn write_all(
         let assignment = xds::assignments(std::slice::from_ref(pool), &view.members, &[]);
         write_one(&dir.join(format!("eds-{pool}.json")), Resource::Endpoint, &view.version, assignment)?;
     }
-    write_one(&dir.join("cds.json"), Resource::Cluster, &view.version, xds::clusters(&view.members))?;
+    write_one(&dir.join(CLUSTERS_FILE), Resource::Cluster, &view.version, xds::clusters(&view.members))?;
     Ok((view.version.clone(), pools))
 }
 

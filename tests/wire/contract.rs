@@ -2,7 +2,7 @@
 //! answers with nothing the golden answers do not have. That each message is as its file says is tested in `routing`.
 
 use super::{at, read};
-use routing::contract::{REPORT_PATH, ROUTE_PATH, VERSION, WATCH_PATH, WatchReply};
+use routing::contract::{PAGES_PATH, REPORT_PATH, ROUTE_PATH, VERSION, WATCH_PATH, WatchReply};
 use routing::id::Epoch;
 use routing::time::Timestamp;
 use routing::watch::{Position, StoredFleet};
@@ -26,7 +26,9 @@ fn message<T: DeserializeOwned>(name: &str) -> T {
 /// A service with pool `chat` and worker `w1`, ranks 4 to 7, as the golden messages name them.
 fn state() -> State {
     let mut config = ServiceConfig::without_file();
-    config.pools.push(routing::contract::PoolInfo::with_defaults(routing::id::PoolName::parse("chat").unwrap()));
+    config
+        .pools
+        .push(routing::contract::PoolInfo::with_defaults(routing::id::PoolName::parse("chat").unwrap()));
     let mut state = State::new(Epoch(7), StateConfig::new(config));
     let body =
         br#"{"pool": "chat", "endpoints": [{"address": "10.0.0.1:8000", "dp_start": 4, "dp_size": 4}]}"#;
@@ -105,7 +107,9 @@ fn an_answer_of_a_newer_version_is_taken_in() {
 #[test]
 fn the_contracts_paths_are_served_and_described() {
     let document: Value = serde_json::from_str(DOCUMENT).unwrap();
-    for (path, method) in [(ROUTE_PATH, "post"), (REPORT_PATH, "post"), (WATCH_PATH, "get")] {
+    for (path, method) in
+        [(ROUTE_PATH, "post"), (REPORT_PATH, "post"), (PAGES_PATH, "post"), (WATCH_PATH, "get")]
+    {
         assert!(path.starts_with(&format!("/v{VERSION}/")), "{path}");
         let served =
             ROUTES.iter().any(|(on, at, methods)| *on == "data" && *at == path && methods.contains(&method));

@@ -107,3 +107,11 @@ fn a_file_without_pools_is_refused() {
     refused(&json!([]), &expect!["(document): is a list (allowed: a JSON object)"]);
     assert!(parse(b"pools: []").unwrap_err().to_string().contains("is not JSON"));
 }
+
+#[test]
+fn a_field_given_twice_is_refused_with_its_path() {
+    let text = br#"{"pools":[{"name":"a","ttl_s":1,"ttl_s":2}],"pools":[{"name":"b"}]}"#;
+    let faults = parse(text).unwrap_err();
+    let paths: Vec<&str> = faults.list.iter().map(|fault| fault.path.as_str()).collect();
+    assert_eq!(paths, ["pools[0].ttl_s", "pools"]);
+}

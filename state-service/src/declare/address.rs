@@ -1,4 +1,4 @@
-//! `host:port` as operators write it: IPv4, IPv6 in brackets, or a host name. Resolves nothing.
+//! `host:port` as operators write it: IPv4, IPv6 in brackets, or a host name; one spelling of each. Resolves nothing.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -92,7 +92,9 @@ impl fmt::Display for Address {
 fn parse_host(text: &str) -> Result<Host, AddressError> {
     if let Some(inner) = text.strip_prefix('[') {
         let inner = inner.strip_suffix(']').ok_or(AddressError::Brackets)?;
-        return inner.parse::<Ipv6Addr>().map(|ip| Host::Ip(ip.into())).map_err(|_| AddressError::Brackets);
+        let ip = inner.parse::<Ipv6Addr>().map_err(|_| AddressError::Brackets)?;
+        // `::ffff:10.0.0.1` is dialled as `10.0.0.1`.
+        return Ok(Host::Ip(ip.to_canonical()));
     }
     if text.contains(':') {
         return Err(AddressError::Brackets);

@@ -53,9 +53,14 @@ impl std::error::Error for Faults {}
 
 impl Faults {
     pub(crate) fn add(&mut self, path: &str, problem: String, allowed: &str) {
-        if self.list.len() < FAULTS_MAX {
+        if !self.is_full() {
             self.list.push(Fault { path: path.to_owned(), problem, allowed: allowed.to_owned() });
         }
+    }
+
+    /// Whether more are not kept.
+    pub(super) const fn is_full(&self) -> bool {
+        self.list.len() >= FAULTS_MAX
     }
 
     /// The value, when nothing was wrong. A value that is missing without a fault is a fault of its own.
@@ -72,9 +77,9 @@ impl Faults {
     }
 }
 
-/// The document as JSON.
-pub(crate) fn json(body: &[u8], faults: &mut Faults) -> Option<Value> {
-    serde_json::from_slice(body)
+/// The document as JSON, in which each field is given once.
+pub(crate) fn document(body: &[u8], faults: &mut Faults) -> Option<Value> {
+    super::unique::parse(body, faults)
         .map_err(|e| faults.add("", format!("is not JSON: {e}"), "a JSON object"))
         .ok()
 }

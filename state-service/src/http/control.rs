@@ -61,12 +61,18 @@ pub async fn patch(
     Path(id): Path<String>,
     ControlBody(body): ControlBody,
 ) -> Result<Response, Problem> {
-    let changes: Value = decode(&body)?;
+    let changes = changes(&body).map_err(|faults| invalid_worker(&faults))?;
     let mut declared = service.declaration(&worker_to_change(&id)?)?;
     merge(&mut declared, changes);
     let spec = declare::parse(declared.to_string().as_bytes(), Some(&id))
         .map_err(|faults| invalid_worker(&faults))?;
     declare_and_show(&service, spec).await
+}
+
+fn changes(body: &[u8]) -> Result<Value, Faults> {
+    let mut faults = Faults::default();
+    let value = declare::document(body, &mut faults);
+    faults.or(value)
 }
 
 /// `DELETE /v1/workers/{id}`.

@@ -8,7 +8,7 @@ use crate::xds::{self, DiscoveryRequest, Resource};
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use routing::contract::{REPORT_ENTRIES_MAX, Report, RouteRequest};
+use routing::contract::{PageUpload, REPORT_ENTRIES_MAX, Report, RouteRequest, UPLOAD_BINDINGS_MAX};
 use std::sync::Arc;
 
 /// `POST /v1/route`.
@@ -43,6 +43,21 @@ pub async fn report(
     Ok(StatusCode::NO_CONTENT)
 }
 
+/// `POST /v1/pages`.
+pub async fn pages(
+    State(service): State<Arc<Service>>,
+    Wire(upload): Wire<PageUpload>,
+) -> Result<StatusCode, Problem> {
+    if upload.bindings.len() > UPLOAD_BINDINGS_MAX {
+        let detail =
+            format!("{} bindings, at most {UPLOAD_BINDINGS_MAX} are taken at once", upload.bindings.len());
+        let title = "The upload is too long";
+        return Err(Problem::new(StatusCode::BAD_REQUEST, "upload_too_long", title, detail));
+    }
+    service.pages(upload)?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
 /// `POST /v3/discovery:clusters`.
 pub async fn clusters(
     state: State<Arc<Service>>,
@@ -67,7 +82,7 @@ fn discover(
     if !request.type_url.is_empty() && request.type_url != resource.type_url() {
         return Err(Problem::malformed(format!("this path serves {}", resource.type_url())));
     }
-    let view = service.discover(resource, &request);
+    let view = service.discover(resource, &request)?;
     if view.version == request.version_info {
         // Envoy takes it as "nothing new" and polls again after its refresh delay.
         return Ok(StatusCode::NOT_MODIFIED.into_response());

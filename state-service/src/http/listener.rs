@@ -1,66 +1,131 @@
-//! Accepts connections: a stated number at once, without Nagle. Knows nothing of what is spoken on them.
+//! Accepts connections and serves them: a stated number at once, without Nagle, none of them for nothing.
+//!
+//! A connection that sends no whole request head in time is closed. One more than there may be makes the quietest go, so that
+//! silent peers, however many, keep nobody out. Knows nothing of what is asked on them.
 
+use super::guests::{Guest, Place, Room};
+use axum::Router;
+use axum::extract::Request;
 use axum::serve::Listener;
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::server::conn::auto::Builder;
 use std::io;
-use std::net::SocketAddr;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tower::Service;
 
-/// Connections of one listener at once (64 Envoys of 16 threads, each with several). Above it new ones wait in the backlog.
-pub const CONNECTIONS_MAX: usize = 8192;
-
-/// A TCP listener that holds back when [`CONNECTIONS_MAX`] are open.
-pub struct Bounded {
-    inner: TcpListener,
-    free: Arc<Semaphore>,
+/// How much a listener bears with.
+#[derive(Clone, Copy, Debug)]
+pub struct Patience {
+    /// Connections at once; at it the quietest goes, and when all are busy new ones wait in the backlog.
+    pub connections_max: usize,
+    /// From a connection's start to its first request, and from the first byte of a later head to its end.
+    pub head_wait: Duration,
 }
 
-impl Bounded {
-    /// Takes over a bound listener.
-    #[must_use]
-    pub fn new(inner: TcpListener) -> Self {
-        Self { inner, free: Arc::new(Semaphore::new(CONNECTIONS_MAX)) }
-    }
+impl Patience {
+    /// That of a real service: 64 Envoys of 16 threads, each with a few.
+    pub const SERVICE: Self = Self { connections_max: 4096, head_wait: Duration::from_secs(10) };
 }
 
-impl Listener for Bounded {
-    type Io = Connection;
-    type Addr = SocketAddr;
-
-    async fn accept(&mut self) -> (Connection, SocketAddr) {
+/// Serves until `closing` says true and every request that runs then is answered.
+pub async fn serve(
+    mut listener: TcpListener,
+    router: Router,
+    closing: watch::Receiver<bool>,
+    patience: Patience,
+) {
+    let room = Arc::new(Room::new(patience.connections_max));
+    let mut open = JoinSet::new();
+    let admit = async {
         loop {
-            // The semaphore is never closed, so this arm only ends the type.
-            let Ok(permit) = Arc::clone(&self.free).acquire_owned().await else { continue };
-            let (stream, peer) = Listener::accept(&mut self.inner).await;
+            let (stream, peer) = Listener::accept(&mut listener).await;
             if let Err(error) = stream.set_nodelay(true) {
                 tracing::debug!(%peer, %error, "no TCP_NODELAY");
             }
-            return (Connection { stream, _permit: permit }, peer);
+            let place = room.enter().await;
+            open.spawn(converse(stream, router.clone(), place, closing.clone(), patience.head_wait));
+            while open.try_join_next().is_some() {}
         }
+    };
+    tokio::select! {
+        () = closed(closing.clone()) => {}
+        () = admit => {}
     }
-
-    fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.inner.local_addr()
-    }
+    drop(listener);
+    while open.join_next().await.is_some() {}
 }
 
-/// One connection and its place among the allowed ones.
-pub struct Connection {
+/// An error means that the sender is gone: the end as well.
+async fn closed(mut closing: watch::Receiver<bool>) {
+    let _ = closing.wait_for(|closed| *closed).await;
+}
+
+async fn converse(
     stream: TcpStream,
-    _permit: OwnedSemaphorePermit,
-}
-
-impl AsyncRead for Connection {
-    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().stream).poll_read(cx, buf)
+    router: Router,
+    place: Place,
+    closing: watch::Receiver<bool>,
+    head_wait: Duration,
+) {
+    let guest = place.guest();
+    let io = TokioIo::new(Heard { stream, guest: Arc::clone(guest) });
+    let service = service_fn(|request: Request<Incoming>| {
+        let turn = Guest::begin(guest, request.version());
+        let answer = router.clone().call(request);
+        async move {
+            let answer = answer.await;
+            drop(turn);
+            answer
+        }
+    });
+    let builder = Builder::new(TokioExecutor::new());
+    let mut connection = pin!(builder.serve_connection(io, service));
+    let mut unwanted = pin!(guest.unwanted(head_wait));
+    tokio::select! {
+        ended = connection.as_mut() => return note(ended),
+        () = unwanted.as_mut() => return,
+        () = closed(closing) => connection.as_mut().graceful_shutdown(),
+    }
+    tokio::select! {
+        ended = connection => note(ended),
+        () = unwanted => {}
     }
 }
 
-impl AsyncWrite for Connection {
+fn note(ended: Result<(), Box<dyn std::error::Error + Send + Sync>>) {
+    if let Err(error) = ended {
+        tracing::debug!(%error, "connection ended");
+    }
+}
+
+/// A connection that tells its guest when bytes come.
+struct Heard {
+    stream: TcpStream,
+    guest: Arc<Guest>,
+}
+
+impl AsyncRead for Heard {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        let before = buf.filled().len();
+        let read = Pin::new(&mut this.stream).poll_read(cx, buf);
+        if buf.filled().len() > before {
+            this.guest.heard();
+        }
+        read
+    }
+}
+
+impl AsyncWrite for Heard {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.get_mut().stream).poll_write(cx, buf)
     }

@@ -3,6 +3,7 @@
 pub mod body;
 pub mod control;
 pub mod data;
+mod guests;
 pub mod listener;
 pub mod openapi;
 pub mod problem;
@@ -22,7 +23,7 @@ use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use problem::Problem;
-use routing::contract::{BODY_BYTES_MAX, REPORT_PATH, ROUTE_PATH, WATCH_PATH};
+use routing::contract::{BODY_BYTES_MAX, PAGES_PATH, REPORT_PATH, ROUTE_PATH, WATCH_PATH};
 use std::sync::Arc;
 use std::time::Instant;
 use tower_http::catch_panic::CatchPanicLayer;
@@ -37,6 +38,7 @@ pub const ROUTES: &[(&str, &str, &[&str])] = &[
     ("data", "/healthz", &["get"]),
     ("data", ROUTE_PATH, &["post"]),
     ("data", REPORT_PATH, &["post"]),
+    ("data", PAGES_PATH, &["post"]),
     ("data", WATCH_PATH, &["get"]),
     ("data", CLUSTERS_PATH, &["post"]),
     ("data", ENDPOINTS_PATH, &["post"]),
@@ -57,6 +59,7 @@ pub fn data_router(service: &Arc<Service>) -> Router {
     let routes = Router::new()
         .route(ROUTE_PATH, post(data::route))
         .route(REPORT_PATH, post(data::report))
+        .route(PAGES_PATH, post(data::pages))
         .route(WATCH_PATH, get(watch::watch))
         .route(CLUSTERS_PATH, post(data::clusters))
         .route(ENDPOINTS_PATH, post(data::endpoints))

@@ -3,7 +3,8 @@
 use crate::state::{Endpoint, SessionState, SessionView, Worker};
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
-use routing::contract::PoolInfo;
+use routing::contract::{PoolInfo, Target};
+use routing::header::gauge::slot_in_flight;
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -27,6 +28,20 @@ pub fn worker(worker: &Worker) -> Value {
         "endpoints": worker.endpoints().iter().map(endpoint).collect::<Vec<_>>(),
         "declared": worker.spec().to_json(),
     })
+}
+
+/// The same with its slots: there may be a thousand, so a list of workers goes without.
+#[must_use]
+pub fn worker_with_slots(worker: &Worker, in_flight: impl Fn(&Target) -> u64) -> Value {
+    let slot = |(target, number): (Target, Option<u32>)| {
+        let gauge = number.map(slot_in_flight);
+        json!({"rank": target.rank, "in_flight": in_flight(&target), "gauge": gauge})
+    };
+    let mut shown = self::worker(worker);
+    if let Some(fields) = shown.as_object_mut() {
+        fields.insert("slots".to_owned(), worker.slots().map(slot).collect());
+    }
+    shown
 }
 
 fn endpoint(endpoint: &Endpoint) -> Value {

@@ -2,6 +2,7 @@
 
 use super::Service;
 use crate::declare::Host;
+use crate::http::problem::Problem;
 use crate::probe::{Question, Target};
 use crate::resolve::Name;
 use crate::state::{Command, Endpoint, Worker, XdsResource};
@@ -21,6 +22,8 @@ pub struct DiscoveryView {
     pub pools: Vec<PoolName>,
     /// All workers, by id.
     pub members: Vec<Member>,
+    /// Whether some may be missing: this life has not heard of all workers yet.
+    pub gathering: bool,
 }
 
 /// Pools of one poll that are looked at.
@@ -32,13 +35,20 @@ const NACKS_PER_LOG: u64 = 100;
 
 impl Service {
     /// Takes a poll's acknowledgement and gives what there is.
-    pub fn discover(&self, resource: Resource, request: &DiscoveryRequest) -> DiscoveryView {
+    ///
+    /// # Errors
+    /// [`Problem`]: workers are still being declared, and an Envoy of another life must keep those it has.
+    pub fn discover(&self, resource: Resource, request: &DiscoveryRequest) -> Result<DiscoveryView, Problem> {
         match &request.error_detail {
             Some(error) => self.rejected(resource, &request.node.id, error),
             None if !request.node.id.is_empty() => self.acknowledged(resource, request),
             None => {}
         }
-        self.discovery_view()
+        let view = self.discovery_view();
+        if view.gathering && xds::is_of_another_life(self.epoch, &request.version_info) {
+            return Err(gathering(view.members.len()));
+        }
+        Ok(view)
     }
 
     /// Everything discovery serves.
@@ -49,6 +59,7 @@ impl Service {
             version: xds::version_text(self.epoch, state.xds_version(), xds::health(&members)),
             pools: state.pools().map(|pool| pool.name.clone()).collect(),
             members,
+            gathering: state.is_gathering(),
         }
     }
 
@@ -88,8 +99,7 @@ impl Service {
             Resource::Cluster => vec![XdsResource::Cluster],
             Resource::Endpoint => self.polled_pools(&request.resource_names),
         };
-        // Our versions start at 1: a text that is none of ours is from another life of the service.
-        let returned = version == 0 && !request.version_info.is_empty();
+        let returned = xds::is_of_another_life(self.epoch, &request.version_info);
         for resource in polled {
             let node = request.node.id.clone();
             self.apply(match returned {
@@ -116,6 +126,14 @@ impl Service {
             tracing::warn!(node, ?resource, ?reason, "an Envoy refuses what discovery serves");
         }
     }
+}
+
+fn gathering(workers: usize) -> Problem {
+    let detail = match workers {
+        0 => "nothing is declared yet; keep what another life of the service told".to_owned(),
+        n => format!("{n} workers are declared, more may follow; keep what another life of the service told"),
+    };
+    Problem::busy("nothing_declared", detail)
 }
 
 fn each_endpoint<T>(worker: &Worker, make: impl Fn(&Worker, usize, &Endpoint) -> T) -> Vec<T> {

@@ -72,6 +72,9 @@ impl Service {
         }
         let refused: Vec<String> =
             loaded.workers.iter().filter_map(|value| self.restore_one(value).err()).collect();
+        if let Some(all_told) = loaded.earlier_life {
+            self.apply(Command::EarlierLife { all_told });
+        }
         if refused.is_empty() {
             return Ok(());
         }

@@ -48,7 +48,9 @@ impl Service {
     /// # Errors
     /// [`Problem`]: not declared.
     pub fn show_worker(&self, id: &WorkerId) -> Result<Value, Problem> {
-        self.lock().worker(id).map(show::worker).ok_or_else(|| unknown_worker(id))
+        let state = self.lock();
+        let worker = state.worker(id).ok_or_else(|| unknown_worker(id))?;
+        Ok(show::worker_with_slots(worker, |target| state.in_flight_on(target)))
     }
 
     /// One worker as declared.
@@ -137,6 +139,7 @@ impl Service {
             ("vms", sizes.vms),
             ("nodes", sizes.nodes),
             ("moves", sizes.moves),
+            ("parked", sizes.parked),
         ] {
             text.single(&format!("rankpin_{name}"), "gauge", "How many there are now.", size);
         }

@@ -1,7 +1,7 @@
 //! What the shell may ask of the state, what it is answered, and what it is told to do.
 
 use crate::declare::WorkerSpec;
-use routing::contract::{Report, RouteReply, RouteRequest, WatchQuery, WatchReply};
+use routing::contract::{PageUpload, Report, RouteReply, RouteRequest, WatchQuery, WatchReply};
 use routing::id::{PoolName, SessionId, WorkerId};
 use routing::time::Millis;
 use std::net::SocketAddr;
@@ -58,6 +58,13 @@ pub enum Command {
     },
     /// A VM tells what happened.
     Report(Report),
+    /// An Envoy uploads the bindings it has cached.
+    Pages(PageUpload),
+    /// There was an earlier life: its traces are on disk.
+    EarlierLife {
+        /// Every worker it had is declared again by now.
+        all_told: bool,
+    },
     /// An Envoy asks what is new.
     Watch {
         /// The question.

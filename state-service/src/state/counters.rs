@@ -53,6 +53,8 @@ counters! {
     refused_worker_unavailable,
     /// Routes that came after the end of their own request: nothing was held for them.
     route_over,
+    /// Routes left to the filter: the service is new, and what it does not know another life may have known.
+    route_unsure,
     /// Routes that went unpinned because every session in the table was held.
     unpinned_table_full,
     /// Routes that went unpinned because too many VMs were heard of.
@@ -99,6 +101,10 @@ counters! {
     touch_late,
     /// Touches newer than the binding: a commit was lost.
     touch_newer,
+    /// Touches that brought a binding nobody had told of.
+    touch_inserted,
+    /// Touches that found one version with two slots, and ended that.
+    touch_split,
     /// Releases done.
     released,
     /// Releases of a session that is not known.
@@ -131,6 +137,24 @@ counters! {
     in_flight_dropped,
     /// Reservations past the limit of one VM.
     reservations_dropped,
+    /// Uploads of cached bindings taken.
+    uploads,
+    /// Uploaded bindings past the limit of one upload.
+    upload_bindings_dropped,
+    /// Uploaded bindings of a pool that pins nothing.
+    upload_unstored,
+    /// Uploaded bindings whose time was over.
+    upload_expired,
+    /// Uploaded bindings whose worker was not declared (yet).
+    upload_parked,
+    /// Parked bindings whose worker was declared.
+    unparked,
+    /// Parked bindings forgotten for want of room.
+    parked_dropped,
+    /// Parked bindings forgotten because their worker was not declared in time.
+    parked_expired,
+    /// VMs that another VM of their Envoy told dead.
+    vms_gone,
     /// VMs that died.
     vms_expired,
     /// Reports of VMs past the limit.

@@ -5,6 +5,7 @@
 use super::State;
 use super::command::{Declared, Effect, StateError};
 use super::health::Observation;
+use super::slots::needed;
 use super::workers::{Worker, cluster_name};
 use crate::config::OtherPools;
 use crate::declare::{POOL_DEFAULT, WorkerSpec};
@@ -17,6 +18,7 @@ use std::net::SocketAddr;
 impl State {
     pub(super) fn put_worker(
         &mut self,
+        now: Timestamp,
         spec: WorkerSpec,
         out: &mut Vec<Effect>,
     ) -> Result<Declared, StateError> {
@@ -34,7 +36,13 @@ impl State {
             None => worker.load = self.vms.load_of(worker.hash),
         }
         let declared = if known.is_some() { Declared::Replaced } else { Declared::Created };
+        worker.first_slot = self.slots.resize(worker.first_slot, needed(worker.spec.rank_count()));
+        let hash = worker.hash;
         self.workers.put(worker);
+        if declared == Declared::Created {
+            self.settling.declared(now);
+            self.unpark(now, hash);
+        }
         self.drop_empty_pools();
         self.fleet_stale = true;
         out.extend([Effect::PersistWorkers, Effect::WorkerUp(id)]);
@@ -83,7 +91,8 @@ impl State {
     }
 
     pub(super) fn remove_worker(&mut self, id: &WorkerId, out: &mut Vec<Effect>) -> Result<(), StateError> {
-        self.workers.remove(id).ok_or_else(|| StateError::UnknownWorker { id: id.clone() })?;
+        let removed = self.workers.remove(id).ok_or_else(|| StateError::UnknownWorker { id: id.clone() })?;
+        self.slots.give_back(removed.first_slot);
         self.bump_xds();
         self.drop_empty_pools();
         self.fleet_stale = true;
@@ -119,6 +128,8 @@ impl State {
         endpoint: usize,
         address: Option<SocketAddr>,
     ) -> Result<(), StateError> {
+        // A resolver may spell an IPv4 address as IPv6.
+        let address = address.map(|at| SocketAddr::new(at.ip().to_canonical(), at.port()));
         let taken = address.and_then(|address| self.owner_of(address, id, endpoint));
         let before = self.worker_mut(id)?.as_before();
         let place = self.worker_mut(id)?.endpoints.get_mut(endpoint);
@@ -237,6 +248,7 @@ fn status(worker: &Worker, now: Timestamp) -> WorkerStatus {
 fn take_over(worker: &mut Worker, known: &Worker) {
     worker.load = known.load.clone();
     worker.before = Some(known.as_before());
+    worker.first_slot = known.first_slot;
     for endpoint in &mut worker.endpoints {
         let same = known.endpoints.iter().find(|e| e.spec.address == endpoint.spec.address);
         endpoint.resolved = endpoint.resolved.or_else(|| same.and_then(|e| e.resolved));

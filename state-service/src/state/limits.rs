@@ -10,6 +10,12 @@ pub(super) const OWNERS_MAX: usize = 1024;
 pub(super) const RESERVATIONS_MAX: usize = 4096;
 /// Most requests of one VM remembered as over before their route came. Past it the oldest may leave a hold behind.
 pub(super) const OVER_MAX: usize = 256;
+/// Most uploaded bindings that wait for their worker to be declared. Past it the oldest is forgotten.
+pub(super) const PARKED_MAX: usize = 65_536;
+/// How long they wait.
+pub(super) const PARKED_TTL: Millis = Millis::from_secs(60);
+/// Gauges of slots are numbered below it. A worker for which there is no run left has none.
+pub(super) const SLOT_NUMBERS_MAX: u32 = 65_536;
 /// Most slots in one VM's report of requests in flight. Past it the rest does not count as load.
 pub(super) const IN_FLIGHT_SLOTS_MAX: usize = 16_384;
 /// Most moves in one answer to a watch. The rest follows at once in the next one.

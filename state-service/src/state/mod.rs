@@ -17,9 +17,12 @@ mod nodes;
 mod report;
 mod route;
 mod sessions;
+mod settling;
+mod slots;
 mod soft;
 #[cfg(test)]
 mod tests;
+mod upload;
 mod vms;
 mod watch;
 mod workers;
@@ -36,7 +39,10 @@ use routing::contract::{Fleet, PoolInfo, Target};
 use routing::id::{Epoch, PoolName, RankHash, SessionId, Version, WorkerId};
 use routing::time::{Millis, Timestamp};
 use sessions::Table;
+use settling::{Settling, first_view};
+use slots::Slots;
 use std::collections::{BTreeMap, BTreeSet};
+use upload::Parked;
 use vms::Vms;
 use watch::MoveLog;
 use workers::Workers;
@@ -68,6 +74,9 @@ pub struct State {
     vms: Vms,
     sessions: Table,
     moves: MoveLog,
+    parked: Parked,
+    slots: Slots,
+    settling: Settling,
     /// Highest sequence of any version given here.
     clock: u64,
     next_hold: u64,
@@ -125,6 +134,8 @@ pub struct Sizes {
     pub nodes: usize,
     /// Moves remembered.
     pub moves: usize,
+    /// Uploaded bindings that wait for their worker.
+    pub parked: usize,
 }
 
 impl State {
@@ -143,8 +154,8 @@ impl State {
             // Versions start at 1: 0 is what a caller has that has nothing.
             xds: 1,
             nodes: Nodes::default(),
-            views: 1,
-            topology: 1,
+            views: first_view(epoch),
+            topology: first_view(epoch),
             fleet: Fleet { version: 1, workers: Vec::new() },
             fleet_at: Timestamp::default(),
             fleet_stale: false,
@@ -153,6 +164,9 @@ impl State {
             vms: Vms::default(),
             sessions,
             moves: MoveLog::default(),
+            parked: Parked::default(),
+            slots: Slots::default(),
+            settling: Settling::default(),
             clock: 0,
             next_hold: 0,
             news: false,
@@ -162,10 +176,12 @@ impl State {
 
     /// Does one thing. `now` must not go backwards; effects are appended to `out`.
     pub fn apply(&mut self, now: Timestamp, command: Command, out: &mut Vec<Effect>) -> Reply {
+        self.begin(now);
         self.end_drains(now);
         let reply = self.dispatch(now, command, out);
         self.counters.tombstones_evicted += self.sessions.trim_graves();
         self.settle_fleet(now);
+        self.gather(now);
         out.extend(std::mem::take(&mut self.doubted).into_iter().map(Effect::ProbeNow));
         if std::mem::take(&mut self.news) {
             out.push(Effect::Changed);
@@ -176,7 +192,7 @@ impl State {
     fn dispatch(&mut self, now: Timestamp, command: Command, out: &mut Vec<Effect>) -> Reply {
         match command {
             Command::PutWorker { spec } => {
-                self.put_worker(spec, out).map_or_else(Reply::Refused, Reply::Declared)
+                self.put_worker(now, spec, out).map_or_else(Reply::Refused, Reply::Declared)
             }
             Command::RemoveWorker { id } => done(self.remove_worker(&id, out)),
             Command::DrainWorker { id, deadline } => done(self.drain_worker(now, &id, deadline)),
@@ -190,6 +206,17 @@ impl State {
             Command::ReleaseSession { id } => done(self.release_by_hand(now, id)),
             Command::Report(report) => {
                 self.report(now, report);
+                Reply::Done
+            }
+            Command::Pages(upload) => {
+                self.take_pages(now, upload);
+                Reply::Done
+            }
+            Command::EarlierLife { all_told } => {
+                self.settling.earlier_life();
+                if all_told {
+                    self.settling.all_told();
+                }
                 Reply::Done
             }
             Command::NodeReturned { node, resource } => {
@@ -212,6 +239,7 @@ impl State {
         self.counters.sessions_expired += sessions;
         self.counters.tombstones_expired += tombstones;
         self.counters.nodes_expired += self.nodes.expire(now, &self.config.limits);
+        self.expire_parked(now);
         let dead = self.vms.expire(now, &self.config.limits, &mut self.workers);
         if !dead.is_empty() {
             self.counters.vms_expired += u64::try_from(dead.len()).unwrap_or(u64::MAX);
@@ -265,6 +293,7 @@ impl State {
             vms: self.vms.len(),
             nodes: self.nodes.len(),
             moves: self.moves.len(),
+            parked: self.parked.len(),
         }
     }
 

@@ -56,6 +56,9 @@ impl State {
     pub(super) fn route(&mut self, now: Timestamp, request: RouteRequest, draw: u64) -> RouteReply {
         let vm = self.vms.seen(now, &request.caller, self.config.limits.vms_max);
         let Some(pool) = self.pools.get(&request.pool).cloned() else {
+            if self.is_unsure(now, true) {
+                return self.answer_unsure();
+            }
             self.counters.route_unknown_pool += 1;
             return self.answer_nowhere(Outcome::UnknownPool, "unknown_pool");
         };
@@ -64,6 +67,9 @@ impl State {
         let session = request.session;
         if let Some(session) = session {
             self.take_unsent(&asked, session, request.unsent);
+        }
+        if self.leaves_to_filter(now, &asked.pool, session, request.cached) {
+            return self.answer_unsure();
         }
         let decision = match (request.named, session.filter(|_| pins(&asked.pool))) {
             (Some(named), pinned) => self.route_named(&asked, &named, session, pinned, request.cached),
@@ -336,6 +342,11 @@ impl State {
             epoch: self.epoch,
             reason: reason.to_owned(),
         }
+    }
+
+    fn answer_unsure(&mut self) -> RouteReply {
+        self.counters.route_unsure += 1;
+        self.answer_nowhere(Outcome::Unsure, "settling")
     }
 
     fn answer_nowhere(&self, outcome: Outcome, reason: &'static str) -> RouteReply {

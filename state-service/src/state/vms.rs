@@ -8,7 +8,7 @@ use super::limits::{Limits, OVER_MAX, RESERVATIONS_MAX};
 use super::load::WorkerLoad;
 use super::workers::Workers;
 use routing::contract::Caller;
-use routing::id::RequestId;
+use routing::id::{Epoch, RequestId};
 use routing::time::Timestamp;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -161,6 +161,16 @@ impl Vms {
             }
         }
         dead
+    }
+
+    /// Buries a VM of the same Envoy as `teller`, at that one's word; `None` when there is none.
+    pub(super) fn gone(&mut self, teller: VmId, vm: Epoch, workers: &mut Workers) -> Option<VmId> {
+        let node = self.vms.get(&teller).map(|teller| teller.caller.node.clone())?;
+        let id = self.ids.remove(&Caller { node, vm })?;
+        if let Some(mut vm) = self.vms.remove(&id) {
+            vm.take_out(workers);
+        }
+        Some(id)
     }
 
     /// Load of a worker that is declared anew while VMs have requests there already.

@@ -57,9 +57,14 @@ impl MoveLog {
 impl State {
     pub(super) fn watch(&mut self, query: &WatchQuery, salt: u64) -> Option<Box<WatchReply>> {
         let same_life = query.epoch == self.epoch.0;
+        let upload = query.epoch != 0 && !same_life;
+        if upload {
+            self.settling.earlier_life();
+        }
+        let withheld = self.is_gathering() && self.is_of_another_life(query);
         let following = if same_life { self.moves.following(query.after) } else { Following::Gap };
-        let topology = (!same_life || query.topology != self.topology_version(&query.node))
-            .then(|| self.topology_for(&query.node));
+        let differs = !same_life || query.topology != self.topology_version(&query.node);
+        let topology = (differs && !withheld).then(|| self.topology_for(&query.node));
         let fleet = (!same_life || query.fleet != self.fleet.version).then(|| self.fleet.clone());
         let (gap, moves, cursor) = match following {
             Following::Gap => (true, Vec::new(), self.moves.cursor()),
@@ -72,7 +77,7 @@ impl State {
             return None;
         }
         self.counters.watch_gaps += u64::from(gap);
-        Some(Box::new(WatchReply { epoch: self.epoch, cursor, salt, gap, topology, fleet, moves, upload: false }))
+        Some(Box::new(WatchReply { epoch: self.epoch, cursor, salt, gap, topology, fleet, moves, upload }))
     }
 
     fn topology_version(&self, node: &str) -> u64 {
@@ -108,7 +113,13 @@ impl State {
     }
 
     /// Counts once: a node that goes on refusing what we serve has not got it.
+    ///
+    /// While workers are gathered it is served nothing and so acknowledges nothing: what it has is then all there is.
     pub(super) fn node_returned(&mut self, now: Timestamp, node: &str, resource: XdsResource) {
+        self.settling.earlier_life();
+        if self.is_gathering() {
+            return;
+        }
         let known = self.nodes.by_name(node).and_then(|node| node.acked_of(&resource));
         let version = known.unwrap_or(self.xds);
         self.node_ack(now, node, resource, version);

@@ -31,6 +31,8 @@ pub struct Worker {
     pub(super) endpoints: Vec<Endpoint>,
     pub(super) health: Health,
     pub(super) load: WorkerLoad,
+    /// Number of the first of its gauges.
+    pub(super) first_slot: Option<u32>,
     /// xDS version that first had the worker as it is now.
     pub(super) since: u64,
     /// How it looked before, for nodes that have not acknowledged the change.
@@ -58,7 +60,8 @@ impl Worker {
         let endpoints = spec.endpoints.iter().map(Endpoint::new).collect::<Vec<_>>();
         let health = Health::new(endpoints.len());
         let hash = worker_hash(&spec.id);
-        Self { spec, hash, endpoints, health, load: WorkerLoad::default(), since, before: None }
+        let load = WorkerLoad::default();
+        Self { spec, hash, endpoints, health, load, first_slot: None, since, before: None }
     }
 
     /// As declared.
@@ -108,6 +111,16 @@ impl Worker {
         self.load.requests().saturating_add(self.health.penalty(now).into())
     }
 
+    /// Its slots, in the order of their gauges, with the number of each: the ranks, then requests without a rank where there
+    /// are several ranks.
+    pub fn slots(&self) -> impl Iterator<Item = (Target, Option<u32>)> {
+        let (start, count) = (self.spec.rank_start(), self.spec.rank_count());
+        let ranks = (0..count).map(move |nth| (count > 1).then_some(Rank(start.saturating_add(nth))));
+        let all = ranks.chain((count > 1).then_some(None));
+        let target = |rank| Target { worker: self.spec.id.clone(), rank };
+        (0..).zip(all).map(move |(nth, rank)| (target(rank), self.first_slot.map(|first| first + nth)))
+    }
+
     /// xDS version that first had it as it is now.
     #[must_use]
     pub const fn xds_since(&self) -> u64 {
@@ -151,7 +164,7 @@ impl Worker {
             engine: self.spec.engine,
             weight: self.spec.weight,
             device: self.spec.device,
-            first_slot: None,
+            first_slot: self.first_slot,
             endpoints: self.endpoints.iter().map(Endpoint::info).collect(),
         }
     }

@@ -200,13 +200,59 @@ async fn each_fault_has_its_answer_and_changes_nothing() {
 }
 
 #[tokio::test]
+async fn a_field_given_twice_is_refused_with_its_path() {
+    let api = Api::new();
+    api.put("old", &ranked(8001)).await;
+    let twice =
+        r#"{"endpoints":[{"address":"10.0.0.9:8000","dp_size":4,"dp_size":8}],"weight":1,"weight":2}"#;
+    for (method, path) in [(Method::PUT, "/v1/workers/w"), (Method::PATCH, "/v1/workers/old")] {
+        let answer = api.control(method, path, twice).await;
+        assert_eq!(answer.status, StatusCode::BAD_REQUEST);
+        assert_eq!(
+            answer.json(),
+            invalid(&[
+                ("endpoints[0].dp_size", "is given twice", "each field once"),
+                ("weight", "is given twice", "each field once"),
+            ])
+        );
+    }
+}
+
+#[tokio::test]
+async fn one_address_is_one_address_however_it_is_spelt() {
+    let api = Api::new();
+    api.put(
+        "old",
+        &json!({"endpoints": [{"address": "127.0.0.1:8001"}, {"address": "Host.test:9", "dp_start": 1}]}),
+    )
+    .await;
+    for spelling in ["[::ffff:127.0.0.1]:8001", "[0:0::FFFF:7F00:1]:8001", "127.0.0.1:08001", "hOST.TEST:09"]
+    {
+        let body = json!({"endpoints": [{"address": spelling}]});
+        let answer = api.control(Method::PUT, "/v1/workers/w", body.to_string()).await;
+        assert_eq!(
+            (answer.status.as_u16(), answer.json()["code"].as_str()),
+            (409, Some("address_taken")),
+            "{spelling}"
+        );
+    }
+    let both =
+        json!({"endpoints": [{"address": "10.0.0.9:1"}, {"address": "[::ffff:10.0.0.9]:1", "dp_start": 1}]});
+    let answer = api.control(Method::PUT, "/v1/workers/w", both.to_string()).await;
+    assert_eq!(answer.json()["errors"][0]["problem"], "10.0.0.9:1 is the address of an earlier endpoint");
+    let zeros =
+        api.control(Method::PUT, "/v1/workers/w", r#"{"endpoints":[{"address":"127.0.0.01:1"}]}"#).await;
+    assert_eq!(zeros.status, StatusCode::BAD_REQUEST, "octal to some, decimal to others");
+}
+
+#[tokio::test]
 async fn garbage_is_no_json_on_either_listener() {
     let api = Api::new();
     let garbage = api.control(Method::PUT, "/v1/workers/w", "{garbage").await;
     assert_eq!(garbage.status, StatusCode::BAD_REQUEST);
     assert_eq!(garbage.json()["code"], "worker_invalid");
     assert!(garbage.json()["errors"][0]["problem"].as_str().unwrap().contains("JSON"), "{}", garbage.text());
-    for path in ["/v1/route", "/v1/report", "/v3/discovery:clusters"] {
+    for path in ["/v1/route", "/v1/report", "/v1/pages", "/v3/discovery:clusters"] {
         let answer = api.data(Method::POST, path, "{garbage").await;
         assert_eq!(answer.status, StatusCode::BAD_REQUEST, "{path}");
         assert_eq!(answer.json()["detail"], "not JSON: line 1, column 2", "{path}");

@@ -94,10 +94,38 @@ async fn a_version_of_an_earlier_life_acknowledges_nothing() {
         earlier.put(&format!("w{port}"), &ranked(port)).await;
     }
     let stale = version(&poll(&earlier, "clusters", "", &[]).await);
+    api.put("old", &ranked(8001)).await;
+    crate::support::until("the workers are told", || async {
+        (poll(&api, "clusters", &stale, &[]).await.status == StatusCode::OK).then_some(())
+    })
+    .await;
+    api.put("w", &ranked(8002)).await;
     poll(&api, "clusters", &stale, &[]).await;
+    assert_eq!(topology(&api, "n1").await, ["old"]);
+}
+
+#[tokio::test]
+async fn a_poll_with_a_version_of_another_life_is_put_off_until_workers_are_told() {
+    let api = Api::new();
+    for kind in ["clusters", "endpoints"] {
+        let put_off = poll(&api, kind, "99.4.ab", &["rankpin-pool-default"]).await;
+        assert_eq!((put_off.status.as_u16(), put_off.header("retry-after")), (503, "1"), "{kind}");
+        assert_eq!(put_off.json()["code"], "nothing_declared");
+        assert!(put_off.json()["detail"].as_str().unwrap().starts_with("nothing is declared yet"));
+        let fresh = poll(&Api::new(), kind, "", &["rankpin-pool-default"]).await;
+        assert_eq!(fresh.status, StatusCode::OK, "a fresh Envoy waits for nobody");
+    }
     api.put("w", &ranked(8001)).await;
-    poll(&api, "clusters", &stale, &[]).await;
-    assert!(topology(&api, "n1").await.is_empty());
+    let put_off = poll(&api, "clusters", "99.4.ab", &[]).await;
+    assert!(
+        put_off.json()["detail"].as_str().unwrap().starts_with("1 workers are declared, more may follow")
+    );
+    let told = crate::support::until("the workers are told", || async {
+        let answer = poll(&api, "clusters", "99.4.ab", &[]).await;
+        (answer.status == StatusCode::OK).then_some(answer)
+    });
+    assert_eq!(told.await.json()["resources"][0]["name"], "rankpin-worker-w");
+    assert_eq!(topology(&api, "n1").await, ["w"]);
 }
 
 #[tokio::test]

@@ -5,6 +5,8 @@ mod binary;
 mod control;
 mod data;
 mod discovery;
+mod listener;
+mod pages;
 mod probes;
 mod restart;
 mod support;

@@ -82,10 +82,11 @@ fn a_silent_node_is_forgotten_and_sees_everything() {
 #[test]
 fn a_restart_of_the_service_hides_nothing_from_envoys_that_were_there() {
     check(
-        "worker w1; returns n cds; returns n eds:default; worker w2; sees n; returns n cds; sees n; ack n cds latest;
+        "worker w1; wait 6s; returns n cds; returns n eds:default; worker w2; sees n; returns n cds; sees n; ack n cds latest;
          ack n eds:default latest; ack new cds 0",
         &expect![[r#"
             worker w1 -> Created
+            wait 6s -> 0 sessions, 0 held, 0 vms
             returns n cds -> [w1(0+1)]
             returns n eds:default -> [w1(0+1)]
             worker w2 -> Created

@@ -131,6 +131,9 @@ impl World {
             ["commit", name, request] => self.commit(name, request),
             ["fail", name, request] => self.fail(name, request),
             ["touch", name] => self.touch(name),
+            ["upload", name] => self.upload(name),
+            ["gone", vm] => self.gone(vm),
+            ["earlier", all] => said(self.apply(Command::EarlierLife { all_told: *all == "all" })),
             ["release", name] => self.release(name),
             ["delete", name] => said(self.apply(Command::ReleaseSession { id: session(name).id })),
             ["report", vm] => self.in_flight(vm),
@@ -235,9 +238,13 @@ impl World {
 
     /// Reports one entry and tells which counters it moved and how the session stands.
     fn tell(&mut self, vm: &str, name: &str, entry: Entry) -> String {
+        self.counted(name, |world| world.report(vm, vec![entry], Vec::new()))
+    }
+
+    fn counted(&mut self, name: &str, act: impl FnOnce(&mut Self)) -> String {
         let before: Vec<_> = self.state.counters().iter().collect();
-        self.report(vm, vec![entry], Vec::new());
-        let quiet = ["reports", "moves_published"];
+        act(self);
+        let quiet = ["reports", "moves_published", "uploads"];
         let after = self.state.counters().iter().zip(before);
         let moved: Vec<&str> =
             after.filter(|(a, b)| a != b && !quiet.contains(&a.0)).map(|(a, _)| a.0).collect();
@@ -257,7 +264,23 @@ impl World {
 
     fn touch(&mut self, name: &str) -> String {
         let version = self.word("v").map(version).unwrap();
-        self.tell("A", name, Entry::Touched { session: session(name), pool: pool(), version, slot: None })
+        let slot = self.word("on").map(kept);
+        self.tell("A", name, Entry::Touched { session: session(name), pool: pool(), version, slot })
+    }
+
+    fn upload(&mut self, name: &str) -> String {
+        let idle_ms = self.word("idle").map_or(Millis(0), millis);
+        let (slot, version) = (kept(self.word("on").unwrap()), version(self.word("v").unwrap()));
+        let bindings = vec![KeptBinding { session: session(name), slot, version, idle_ms }];
+        let upload = PageUpload { caller: caller("A"), last: true, bindings };
+        self.counted(name, |world| drop(world.apply(Command::Pages(upload))))
+    }
+
+    /// Says that a VM is dead, as `by` tells it.
+    fn gone(&mut self, vm: &str) -> String {
+        let by = self.word("by").unwrap_or("A").to_owned();
+        self.report(&by, vec![Entry::VmGone { vm: caller(vm).vm }], Vec::new());
+        format!("{} {} held", self.loads(), self.state.sizes().holds)
     }
 
     fn release(&mut self, name: &str) -> String {
@@ -382,6 +405,12 @@ fn millis(text: &str) -> Millis {
 fn target(text: &str) -> Target {
     let (worker, rank) = text.split_once(':').map_or((text, None), |(w, r)| (w, Some(r)));
     Target { worker: worker_id(worker), rank: rank.map(|r| Rank(r.parse().unwrap())) }
+}
+
+/// `w1` or `w1:3`, as a page has it.
+fn kept(text: &str) -> KeptSlot {
+    let target = target(text);
+    KeptSlot { worker_hash: worker_hash(&target.worker), rank: target.rank }
 }
 
 /// `3` (ours) or `3/99` (another writer's).
