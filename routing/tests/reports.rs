@@ -307,3 +307,22 @@ fn the_load_of_a_worker_is_the_fleets_with_our_own_share_as_it_is_now() {
     directory.workers[0].fleet_in_flight = 0;
     assert_eq!(vm.load(Timestamp(0), &directory.workers[0]), 0, "never below zero");
 }
+
+/// Two turns of one session may own two holds: a hold whose owner is never told of stays for ever.
+#[test]
+fn each_answered_turn_is_told() {
+    let mut reports = quiet();
+    let committed = |request, seq| Entry::Committed {
+        session: SessionRef { id: SessionId(5), rank_hash: RankHash(0) },
+        pool: pool_name("chat"),
+        request: RequestId(request),
+        hold: None,
+        target: target("w0", None),
+        version: Version { seq, writer: 0 },
+    };
+    // The later answer belongs to the older hold.
+    let entries = [committed(1, 9), committed(2, 4)];
+    entries.iter().for_each(|entry| reports.push(entry.clone()));
+    assert_eq!(reports.about(SessionId(5)), entries);
+    assert_eq!(next(&mut reports, 100).unwrap().entries, entries);
+}

@@ -22,7 +22,8 @@ const HEARTBEAT: Millis = Millis(5000);
 /// What two entries must share for the newer one to replace the older.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Subject {
-    Committed(SessionId),
+    /// Each request that was answered leaves a hold of its own.
+    Committed(SessionId, RequestId),
     Touched(SessionId),
     Released(SessionId),
     /// Each request that failed owns its own hold.
@@ -31,7 +32,7 @@ enum Subject {
 
 fn subject(entry: &Entry) -> Option<Subject> {
     match entry {
-        Entry::Committed { session, .. } => Some(Subject::Committed(session.id)),
+        Entry::Committed { session, request, .. } => Some(Subject::Committed(session.id, *request)),
         Entry::Touched { session, .. } => Some(Subject::Touched(session.id)),
         Entry::Released { session, .. } => Some(Subject::Released(session.id)),
         Entry::Failed { session, request, .. } => Some(Subject::Failed(session.id, *request)),
@@ -133,11 +134,13 @@ impl Reports {
     /// This VM's unacknowledged entries about a session: `route` carries them.
     #[must_use]
     pub fn about(&self, id: SessionId) -> Vec<Entry> {
-        let fixed = [Subject::Committed(id), Subject::Touched(id), Subject::Released(id)];
+        let fixed = [Subject::Touched(id), Subject::Released(id)];
         let mut numbers: Vec<u64> =
             fixed.iter().filter_map(|subject| self.by_subject.get(subject)).copied().collect();
-        let failed = Subject::Failed(id, RequestId(0))..=Subject::Failed(id, RequestId(u64::MAX));
-        numbers.extend(self.by_subject.range(failed).map(|(_, number)| *number));
+        for kind in [Subject::Committed, Subject::Failed] {
+            let all = kind(id, RequestId(0))..=kind(id, RequestId(u64::MAX));
+            numbers.extend(self.by_subject.range(all).map(|(_, number)| *number));
+        }
         numbers.sort_unstable();
         numbers.iter().filter_map(|number| self.entries.get(number)).cloned().collect()
     }
