@@ -124,7 +124,7 @@ fn topology() -> Topology {
             pool("embed", Policy::SessionHash, Affinity::Off),
         ],
         workers: vec![
-            WorkerInfo { weight: 3, ..hybrid },
+            WorkerInfo { weight: 3, first_slot: Some(40), ..hybrid },
             engine("w1", Engine::Sglang),
             engine("w2", Engine::Trtllm),
             engine("w3", Engine::Custom),

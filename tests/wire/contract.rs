@@ -2,7 +2,7 @@
 //! answers with nothing the golden answers do not have. That each message is as its file says is tested in `routing`.
 
 use super::{at, read};
-use routing::contract::{PAGES_PATH, REPORT_PATH, ROUTE_PATH, VERSION, WATCH_PATH, WatchReply};
+use routing::contract::{PAGES_PATH, PageUpload, REPORT_PATH, ROUTE_PATH, VERSION, WATCH_PATH, WatchReply};
 use routing::id::Epoch;
 use routing::time::Timestamp;
 use routing::watch::{Position, StoredFleet};
@@ -78,11 +78,16 @@ fn the_service_takes_every_golden_question_and_answers_as_the_golden_answers() {
         has_nothing_new(&serde_json::to_value(&reply).unwrap(), &["route_reply_held"]);
     }
     assert_eq!(apply(&mut state(), Command::Report(message("report"))), Reply::Done);
+    let upload: PageUpload = message("page_upload");
+    assert_eq!(serde_json::to_value(&upload).unwrap(), golden("page_upload"));
+    assert_eq!(apply(&mut state(), Command::Pages(upload)), Reply::Done);
 }
 
 #[test]
 fn the_service_answers_a_watch_as_the_golden_answer_and_the_filter_takes_it_in() {
     let mut state = state();
+    // The golden caller remembers another life: it is given nothing before all workers are told.
+    apply(&mut state, Command::EarlierLife { all_told: true });
     let query = message("watch_query");
     let Reply::Watch(Some(news)) = apply(&mut state, Command::Watch { query, salt: 1 }) else {
         panic!("no news")
