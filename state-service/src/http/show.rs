@@ -60,6 +60,10 @@ pub fn pool(pool: &PoolInfo, workers: usize) -> Value {
         "policy": pool.policy,
         "affinity": pool.affinity,
         "ttl_s": pool.ttl_ms.0 / 1000,
+        "device_ratio": pool.device_ratio,
+        "rank": pool.rank,
+        "rank_pick": pool.rank_pick,
+        "soft_margin_percent": pool.soft_margin_percent,
         "workers": workers,
     })
 }

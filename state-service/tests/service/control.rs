@@ -75,7 +75,10 @@ async fn pools_and_topology_show_what_is_declared() {
     let api = Api::configured(&json!({"pools": [{"name": "chat", "policy": "session_hash", "ttl_s": 60}]}));
     api.put("w", &json!({"pool": "chat", "endpoints": [{"address": "10.0.0.1:8000"}]})).await;
     let pools = api.control(Method::GET, "/v1/pools", "").await.json();
-    let expected = json!({"pools": [{"name": "chat", "policy": "session_hash", "affinity": "hard", "ttl_s": 60, "workers": 1}]});
+    let expected = json!({"pools": [{
+        "name": "chat", "policy": "session_hash", "affinity": "hard", "ttl_s": 60, "device_ratio": 8,
+        "rank": "auto", "rank_pick": "hash", "soft_margin_percent": 150, "workers": 1,
+    }]});
     assert_eq!(pools, expected);
     let topology = api.control(Method::GET, "/v1/topology", "").await.json();
     assert_eq!(topology["topology"]["workers"][0]["id"], "w");
