@@ -22,6 +22,7 @@ mod slots;
 mod soft;
 #[cfg(test)]
 mod tests;
+mod touch;
 mod upload;
 mod vms;
 mod watch;

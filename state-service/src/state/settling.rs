@@ -77,6 +77,9 @@ impl State {
         session: Option<SessionRef>,
         cached: Option<Cached>,
     ) -> bool {
+        if !self.is_unsure(now, false) {
+            return false;
+        }
         let Some(session) = session.filter(|_| pins(pool)) else { return self.is_unsure(now, true) };
         let known = self.sessions.by_id(session.id);
         let record = known.and_then(|known| known.record).filter(|record| !record.is_expired(now));

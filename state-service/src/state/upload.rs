@@ -92,8 +92,6 @@ impl Parked {
 impl State {
     pub(super) fn take_pages(&mut self, now: Timestamp, upload: PageUpload) {
         self.counters.uploads += 1;
-        let vm = self.vms.seen(now, &upload.caller, self.config.limits.vms_max);
-        self.counters.vms_refused += u64::from(vm.is_none());
         let dropped = upload.bindings.len().saturating_sub(UPLOAD_BINDINGS_MAX);
         self.counters.upload_bindings_dropped += u64::try_from(dropped).unwrap_or(u64::MAX);
         for binding in upload.bindings.into_iter().take(UPLOAD_BINDINGS_MAX) {

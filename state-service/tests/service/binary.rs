@@ -89,7 +89,7 @@ fn dies_with_us(command: &mut Command) -> &mut Command {
     }
 }
 
-fn client() -> reqwest::Client {
+pub(crate) fn client() -> reqwest::Client {
     reqwest::Client::builder().no_proxy().build().unwrap()
 }
 

@@ -73,6 +73,56 @@ async fn a_forgotten_worker_stays_forgotten() {
     assert!(ids(&start(dir.path()).await).await.is_empty());
 }
 
+/// What an Envoy that remembers another life is told at once.
+async fn told(service: &Rankpin) -> Value {
+    let url = format!("{}/v1/watch?node=n&epoch=99&topology=3", service.data);
+    crate::binary::client().get(url).send().await.unwrap().json().await.unwrap()
+}
+
+#[tokio::test]
+async fn with_its_file_a_service_knows_all_workers_and_without_it_empties_nobodys_topology() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut service = start(dir.path()).await;
+    assert_eq!(service.put("a", &worker(8001)).await, 201);
+    service.signal(libc::SIGKILL);
+    service.ended().await;
+    let mut service = start(dir.path()).await;
+    let news = told(&service).await;
+    assert_eq!((&news["upload"], &news["topology"]["workers"][0]["id"]), (&json!(true), &json!("a")));
+    service.signal(libc::SIGKILL);
+    service.ended().await;
+
+    std::fs::remove_file(dir.path().join("state/workers.json")).unwrap();
+    let service = start(dir.path()).await;
+    let news = told(&service).await;
+    assert_eq!((&news["upload"], news.get("topology")), (&json!(true), None));
+    assert_eq!(service.put("b", &worker(8002)).await, 201);
+    let shown = crate::support::until("the workers are told", || async {
+        told(&service).await.get("topology").cloned()
+    });
+    assert_eq!(shown.await["workers"][0]["id"], "b");
+}
+
+#[tokio::test]
+async fn files_of_an_earlier_life_stay_until_the_workers_are_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let files = dir.path().join("xds");
+    std::fs::create_dir(&files).unwrap();
+    let earlier = json!({"version_info": "99.4.ab", "resources": ["of another life"]});
+    std::fs::write(files.join("cds.json"), earlier.to_string()).unwrap();
+    let service =
+        Rankpin::start(dir.path(), &["--probe-interval-ms", "0", "--xds-dir", files.to_str().unwrap()]).await;
+    service.put("w", &worker(8001)).await;
+    let files = &files;
+    crate::support::until("the files are written", || async move {
+        let text = std::fs::read(files.join("cds.json")).unwrap();
+        let found: Value = serde_json::from_slice(&text).unwrap();
+        assert_eq!(found["resources"].as_array().unwrap().len(), 1, "never emptied");
+        (found["resources"][0]["name"] == "rankpin-worker-w").then_some(())
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn a_corrupt_file_is_moved_aside_and_told() {
     let dir = tempfile::tempdir().unwrap();

@@ -62,7 +62,7 @@ fn a_binding_waits_for_its_worker_to_be_declared() {
             upload a v=3/9 on=w1 idle=100s -> none [upload_parked]
             upload a v=2/9 on=w1 -> none [upload_parked]
             upload a v=1/9 on=w2 -> none [upload_parked]
-            wait 30s -> 0 sessions, 0 held, 1 vms
+            wait 30s -> 0 sessions, 0 held, 0 vms
             worker w2 -> Created
             show a -> Bound w2 v1/9
             worker w1 ranks=0..8 -> Created
