@@ -197,6 +197,17 @@ impl Bootstrap {
         self.replace("stream_idle_timeout", &json!(duration))
     }
 
+    /// Most bytes of a body that Envoy keeps for a filter or a retry, on every listener.
+    ///
+    /// # Errors
+    /// There are no listeners, or the config has no such limit.
+    pub fn body_limit(&mut self, bytes: u64) -> Result<()> {
+        for listener in list(&mut self.document, "/static_resources/listeners")? {
+            listener["per_connection_buffer_limit_bytes"] = json!(bytes);
+        }
+        self.replace("request_body_buffer_limit", &json!(bytes))
+    }
+
     /// How often Envoy tries a request anew.
     ///
     /// # Errors

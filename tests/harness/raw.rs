@@ -92,6 +92,27 @@ impl Raw {
         Answer { head, body }.header(name).map(str::to_owned)
     }
 
+    /// Whether the stream still moves: more bytes come after those that lie in the socket already. False once it ended.
+    ///
+    /// # Errors
+    /// It neither moves nor ends in time.
+    pub async fn moves(&mut self) -> Result<bool> {
+        // The first round may meet old bytes whose arrival was not noticed yet; the second drains them all before it waits.
+        for _ in 0..2 {
+            while let Ok(read) = self.socket.try_read_buf(&mut self.seen) {
+                if read == 0 {
+                    return Ok(false);
+                }
+            }
+            match timeout(PATIENCE, self.socket.read_buf(&mut self.seen)).await {
+                Err(_) => bail!("the stream neither moves nor ends"),
+                Ok(Ok(0) | Err(_)) => return Ok(false),
+                Ok(Ok(_)) => {}
+            }
+        }
+        Ok(true)
+    }
+
     /// Reads on until the other side ends or resets the stream; whether it was a clean end.
     ///
     /// # Errors

@@ -27,6 +27,7 @@ pub struct WorldPlan {
     threads: u32,
     edits: Vec<Edit>,
     warm: bool,
+    service_first: bool,
     deadline_ms: Option<u64>,
 }
 
@@ -43,6 +44,7 @@ impl WorldPlan {
             threads: 2,
             edits: Vec::new(),
             warm: true,
+            service_first: true,
             deadline_ms: Some(ROUTE_DEADLINE_MS),
         }
     }
@@ -103,6 +105,14 @@ impl WorldPlan {
         self
     }
 
+    /// The service is killed before Envoy starts; workers are declared, so a later life of it knows them from its file.
+    #[must_use]
+    pub fn without_service(mut self) -> Self {
+        self.warm = false;
+        self.service_first = false;
+        self
+    }
+
     /// Starts it all.
     ///
     /// # Errors
@@ -123,6 +133,9 @@ impl WorldPlan {
         }
         for edit in self.edits {
             edit(&mut bootstrap)?;
+        }
+        if !self.service_first {
+            world.service.kill();
         }
         for index in 0..self.envoys {
             let name = World::node(index);

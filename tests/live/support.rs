@@ -1,12 +1,168 @@
-//! What several themes need: a world of scripted workers, ready to place sessions on each of them.
+//! What several themes need: worlds, sessions bound to a certain worker, what the service says of them, streams held open.
 
 use std::sync::Arc;
 
-use e2e::client::{CHAT, SESSION};
-use e2e::raw::exchange;
-use e2e::{Scripted, Steering, World, WorldPlan, wait_for};
-use serde_json::json;
+use e2e::client::{CHAT, SESSION, Slot, Turn};
+use e2e::raw::{Raw, exchange, request};
+use e2e::{Client, EngineSpec, Scripted, Steering, World, WorldPlan, wait_for};
+use routing::header;
+use serde_json::{Value, json};
 use tokio::task::JoinSet;
+
+pub(crate) const BOTH: [Steering; 2] = [Steering::Cluster, Steering::Endpoints];
+
+/// Ranks 0–3 on w0, 4–7 on w1, and w2 that takes no rank.
+pub(crate) fn three_engines() -> [EngineSpec; 3] {
+    [EngineSpec::new("w0", 4), EngineSpec::new("w1", 4).from(4), EngineSpec::new("w2", 1)]
+}
+
+/// Three engines that nobody probes: only the requests themselves find out what is wrong.
+pub(crate) fn unprobed(steering: Steering) -> WorldPlan {
+    WorldPlan::new(steering, &three_engines()).probes_every_ms(0)
+}
+
+/// A new session bound to `worker`: its key, and where its turn was served.
+pub(crate) async fn bound_to(world: &World, worker: &str) -> (String, Slot) {
+    let client = world.client();
+    for n in 0..200 {
+        let key = format!("on-{worker}-{n}");
+        if world.service.session(&key).await.unwrap().status != 404 {
+            continue;
+        }
+        let slot = served(&client.chat(Some(&key), "hello").await.unwrap());
+        if slot.worker == worker {
+            binding(world, &key).await;
+            return (key, slot);
+        }
+    }
+    panic!("200 new sessions and none on {worker}");
+}
+
+/// Who served an answered turn.
+pub(crate) fn served(turn: &Turn) -> Slot {
+    assert_eq!(turn.status, 200, "{}", String::from_utf8_lossy(&turn.body));
+    turn.slot().unwrap()
+}
+
+/// A turn that must be answered.
+pub(crate) async fn turn(client: &Client, key: &str) -> Slot {
+    served(&client.chat(Some(key), "go on").await.unwrap())
+}
+
+/// A binding as the service tells it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Binding {
+    pub(crate) worker: String,
+    pub(crate) rank: Option<u64>,
+    pub(crate) version: Value,
+}
+
+/// The session's binding, once the service has heard of the commit.
+pub(crate) async fn binding(world: &World, key: &str) -> Binding {
+    let said = wait_for("the session to be bound", async || {
+        let said = world.service.session(key).await.ok()?;
+        (said.body["state"] == "bound").then_some(said.body)
+    });
+    let said = said.await.unwrap();
+    let worker = said["target"]["worker"].as_str().unwrap().to_owned();
+    Binding { worker, rank: said["target"]["rank"].as_u64(), version: said["version"].clone() }
+}
+
+/// Until the session has left the service's table.
+pub(crate) async fn unknown(world: &World, key: &str) {
+    wait_for("the session to be unknown", async || {
+        (world.service.session(key).await.ok()?.status == 404).then_some(())
+    })
+    .await
+    .unwrap();
+}
+
+/// Asserts that the last request `slot`'s worker saw carried the rank that served, or none where there is but one.
+pub(crate) async fn rank_is_its_own(world: &World, slot: &Slot) {
+    let seen = world.engine(&slot.worker).requests().await.unwrap().pop().unwrap();
+    let wanted: &[String] = &match slot.worker.as_str() {
+        "w2" => vec![],
+        _ => vec![slot.rank.unwrap().to_string()],
+    };
+    assert_eq!(seen.values(header::VLLM_RANK), wanted, "at {slot}");
+}
+
+/// Turns, all of them answered, until one is at home; then all are.
+pub(crate) async fn comes_home(world: &World, key: &str, home: &Slot) {
+    let client = world.client();
+    wait_for("the session to be home again", async || (turn(&client, key).await == *home).then_some(()))
+        .await
+        .unwrap();
+    for _ in 0..3 {
+        assert_eq!(&turn(&client, key).await, home);
+    }
+}
+
+/// Requests that engine has seen.
+pub(crate) async fn asked(world: &World, worker: &str) -> usize {
+    world.engine(worker).requests().await.unwrap().len()
+}
+
+/// Until the service says that of the worker.
+pub(crate) async fn state(world: &World, worker: &str, wanted: &str) {
+    wait_for(&format!("{worker} to be {wanted}"), async || {
+        (world.service.worker_state(worker).await.ok()? == wanted).then_some(())
+    })
+    .await
+    .unwrap();
+}
+
+/// The bytes of a chat turn that streams so many tokens.
+pub(crate) fn streaming(session: Option<&str>, tokens: u32) -> Vec<u8> {
+    let body = json!({"model": "tiny", "stream": true, "max_tokens": tokens,
+        "messages": [{"role": "user", "content": "tell me everything"}]})
+    .to_string();
+    let key = session.map(|key| format!("\n{SESSION}: {key}")).unwrap_or_default();
+    request(&format!("POST {CHAT} HTTP/1.1{key}\ncontent-type: application/json"), body.as_bytes())
+}
+
+/// A turn whose answer has begun and goes on for minutes, if its engine takes its time.
+pub(crate) async fn stream(world: &World, index: usize, session: Option<&str>) -> Raw {
+    let mut client = Raw::connect(world.envoys[index].address()).await.unwrap();
+    client.send(streaming(session, 4000)).await.unwrap();
+    client.read_until("data:").await.unwrap();
+    client
+}
+
+/// Who serves a stream.
+pub(crate) fn streamed_by(stream: &Raw) -> String {
+    stream.header("x-engine-name").unwrap()
+}
+
+/// Until the service counts so many requests in flight on the worker.
+pub(crate) async fn in_flight(world: &World, worker: &str, count: u64) {
+    wait_for(&format!("{count} requests in flight on {worker}"), async || {
+        (world.service.in_flight(worker).await.ok()? == count).then_some(())
+    })
+    .await
+    .unwrap();
+}
+
+/// Until the gauges of every Envoy and the service's own counts are all 0.
+pub(crate) async fn nothing_in_flight(world: &World) {
+    for engine in &world.engines {
+        in_flight(world, engine.name(), 0).await;
+    }
+    for index in 0..world.envoys.len() {
+        gauges(world, index, 0).await;
+    }
+}
+
+/// Until that Envoy's gauges add up to so many.
+pub(crate) async fn gauges(world: &World, index: usize, count: u64) {
+    let mut seen = None;
+    let waited = wait_for("the gauges", async || {
+        seen = world.in_flight(index).await.ok();
+        let sum: u64 = seen.as_ref()?.values().sum();
+        (sum == count).then_some(())
+    });
+    waited.await.unwrap_or_else(|error| panic!("{error}: {count} expected, {seen:?}"));
+}
 
 /// Scripted workers, listening.
 pub(crate) async fn scripted_workers(count: usize) -> Vec<Arc<Scripted>> {

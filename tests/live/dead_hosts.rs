@@ -1,0 +1,85 @@
+//! Hosts that are gone, and come back: how often Envoy dials them, and what that costs turns that are not theirs.
+
+use e2e::{Engine, EngineSpec, Steering, WorldPlan};
+
+use crate::support::{BOTH, bound_to, nothing_in_flight, served, state, three_engines, turn, unprobed};
+
+const POOL: &str = "rankpin-pool-default";
+
+/// F7: ten times gone and back. Every turn is answered, no count is off afterwards, and the worker is taken back.
+#[tokio::test]
+async fn flapping_ten_times() {
+    for steering in BOTH {
+        let plan = WorldPlan::new(steering, &three_engines()).probes_every_ms(100);
+        let world = plan.start().await.unwrap();
+        let client = world.client();
+        let mut unanswered = 0;
+        for flap in 0..10 {
+            world.engine("w0").close().await.unwrap();
+            for n in 0..6 {
+                let turn = client.chat(Some(&format!("flap-{n}")), "x").await.unwrap();
+                assert!([200, 503].contains(&turn.status), "{steering:?}, {flap}: {}", turn.status);
+                unanswered += usize::from(turn.status != 200);
+            }
+            world.engine("w0").open().await.unwrap();
+        }
+        let allowed = if steering == Steering::Endpoints { 0 } else { 10 };
+        assert!(unanswered <= allowed, "{steering:?}: {unanswered} of 60 turns failed");
+        state(&world, "w0", "ready").await;
+        nothing_in_flight(&world).await;
+    }
+}
+
+/// Envoy's own fallback, without the filter: whoever hashes to the dead host is served by another at the second dial.
+#[tokio::test]
+async fn the_default_route_dials_a_dead_host_once() {
+    for steering in BOTH {
+        let plan = unprobed(steering).cold().edit(|config| {
+            config.without_filter();
+            Ok(())
+        });
+        let mut world = plan.start().await.unwrap();
+        let dead = world.engine("w0").address();
+        world.engines[0].kill();
+        let client = world.client();
+        let dials =
+            async || world.envoy().host_stat("rankpin-default", dead, "cx_connect_fail").await.unwrap();
+        let mut met = 0;
+        for n in 0..40 {
+            let before = dials().await;
+            served(&client.chat(Some(&format!("hashed-{n}")), "x").await.unwrap());
+            let dialled = dials().await - before;
+            assert!(dialled <= 1, "{steering:?}: a request dialled the dead host {dialled} times");
+            met += dialled;
+        }
+        assert!(met > 0, "{steering:?}: no session hashed to the dead host");
+    }
+}
+
+/// Behind the endpoint list the same: with three of four workers dead, each is dialled once at most and the fourth serves.
+#[tokio::test]
+async fn the_fallback_behind_the_list_dials_a_dead_host_once() {
+    let engines: Vec<_> = (0..4).map(|n| EngineSpec::new(&format!("w{n}"), 1)).collect();
+    let plan = WorldPlan::new(Steering::Endpoints, &engines).probes_every_ms(0).threads(1);
+    let mut world = plan.edit(|config| config.retries(3)).start().await.unwrap();
+    let mut keys = Vec::new();
+    for worker in ["w0", "w1", "w2"] {
+        keys.push(bound_to(&world, worker).await.0);
+    }
+    let dead: Vec<_> = world.engines[..3].iter().map(Engine::address).collect();
+    for engine in &mut world.engines[..3] {
+        engine.kill();
+    }
+    let client = world.client();
+    for key in keys {
+        let mut before = Vec::new();
+        for host in &dead {
+            before.push(world.envoy().host_stat(POOL, *host, "cx_connect_fail").await.unwrap());
+        }
+        assert_eq!(turn(&client, &key).await.worker, "w3");
+        for (host, before) in dead.iter().zip(before) {
+            let dialled = world.envoy().host_stat(POOL, *host, "cx_connect_fail").await.unwrap() - before;
+            assert!(dialled <= 1, "{key}: {host} was dialled {dialled} times");
+        }
+    }
+}

@@ -1,0 +1,226 @@
+//! Requests in flight by slot: right while they run, nothing left however they end.
+
+use std::time::{Duration, Instant};
+
+use e2e::client::{CHAT, SESSION};
+use e2e::raw::{Raw, request};
+use e2e::{EngineSpec, Steering, World, WorldPlan};
+use serde_json::json;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
+
+use crate::support::{
+    BOTH, bound_to, gauges, nothing_in_flight, stream, streaming, three_engines, turn, unprobed,
+};
+
+/// Three engines whose long answers are long.
+fn slow(steering: Steering) -> WorldPlan {
+    let slow = ["--decode-us-per-token", "20000"];
+    let engines = three_engines().map(|engine| engine.with(&slow));
+    WorldPlan::new(steering, &engines).probes_every_ms(0)
+}
+
+/// Each slot's gauge is that of the requests its rank serves; the service's view of a worker names the same gauges.
+#[tokio::test]
+async fn each_slot_has_its_own() {
+    for steering in BOTH {
+        let world = slow(steering).start().await.unwrap();
+        let mut streams = Vec::new();
+        let mut expected = std::collections::BTreeMap::new();
+        for n in 0..24 {
+            let session = format!("slot-{}", n % 12);
+            let opened = stream(&world, 0, (n % 4 != 3).then_some(session.as_str())).await;
+            let worker = opened.header("x-engine-name").unwrap();
+            // Without a session, or where there is but one rank, no rank is counted.
+            let rank = opened.header("x-engine-rank").filter(|_| n % 4 != 3 && worker != "w2");
+            *expected.entry((worker, rank.map(|rank| rank.parse().unwrap()))).or_insert(0) += 1;
+            streams.push(opened);
+        }
+        gauges(&world, 0, 24).await;
+        let counted = world.in_flight(0).await.unwrap().into_iter().filter(|(_, count)| *count > 0);
+        let counted: std::collections::BTreeMap<_, u64> =
+            counted.map(|(slot, count)| ((slot.worker, slot.rank), count)).collect();
+        assert_eq!(counted, expected, "{steering:?}");
+        for (n, opened) in streams.into_iter().enumerate() {
+            if n % 2 == 0 {
+                opened.reset().unwrap();
+            }
+        }
+        nothing_in_flight(&world).await;
+    }
+}
+
+/// Envoy gives up a stream on which nothing moves, before its answer and after.
+#[tokio::test]
+async fn timed_out() {
+    tokio::join!(times_out(Steering::Cluster), times_out(Steering::Endpoints));
+}
+
+async fn times_out(steering: Steering) {
+    let world = unprobed(steering).edit(|config| config.idle_after("4s")).start().await.unwrap();
+    let (key, _) = bound_to(&world, "w0").await;
+    world.engine("w0").fault("hang", Some(4)).await.unwrap();
+    let client = world.client();
+    let mut waiting = JoinSet::new();
+    for _ in 0..4 {
+        let (client, key) = (client.clone(), key.clone());
+        waiting.spawn(async move { client.chat(Some(&key), "are you there?").await.unwrap().status });
+    }
+    gauges(&world, 0, 4).await;
+    assert_eq!(waiting.join_all().await, [504; 4], "{steering:?}");
+    nothing_in_flight(&world).await;
+}
+
+#[tokio::test]
+async fn reset_by_the_engine() {
+    for steering in BOTH {
+        let world = unprobed(steering).start().await.unwrap();
+        let client = world.client();
+        for (n, fault) in ["reset", "die-mid-stream", "500", "reset", "die-mid-stream"].iter().enumerate() {
+            for engine in &world.engines {
+                engine.fault(fault, Some(2)).await.unwrap();
+            }
+            for m in 0..6 {
+                // However it ends.
+                let _ = client.chat(Some(&format!("broken-{}", (n + m) % 7)), "x").await;
+            }
+            for engine in &world.engines {
+                engine.heal().await.unwrap();
+            }
+        }
+        nothing_in_flight(&world).await;
+    }
+}
+
+/// A filter behind ours refuses the body: Envoy's own 413, after the turn was placed. Neither counted nor committed.
+#[tokio::test]
+async fn too_large() {
+    for steering in BOTH {
+        let limit = json!({"name": "limit", "typed_config": {
+            "@type": "type.googleapis.com/envoy.extensions.filters.http.buffer.v3.Buffer", "max_request_bytes": 4096}});
+        let plan = unprobed(steering).edit(move |config| {
+            config.body_limit(4096)?;
+            config.before_router(&limit)
+        });
+        let world = plan.start().await.unwrap();
+        let (key, home) = bound_to(&world, "w0").await;
+        let client = world.client();
+        for n in 0..10 {
+            let key = if n % 2 == 0 { key.clone() } else { format!("large-{n}") };
+            let large = client.chat(Some(&key), &"x".repeat(60_000)).await.unwrap();
+            assert_eq!(large.status, 413, "{steering:?}");
+        }
+        nothing_in_flight(&world).await;
+        assert_eq!(turn(&client, &key).await, home);
+        crate::support::unknown(&world, "large-1").await;
+    }
+}
+
+const ABORTS: usize = 10_000;
+const AT_ONCE: usize = 50;
+const SESSIONS: usize = 97;
+/// Far above what the aborts take anywhere; beyond it the test has failed, not the machine.
+const ABORTS_MAX: Duration = Duration::from_secs(300);
+
+/// Ten thousand clients that go away: before their body, before the answer, with a FIN and with a reset.
+#[tokio::test(flavor = "multi_thread")]
+async fn ten_thousand_aborts() {
+    let sinks = [sink().await, sink().await];
+    let named = [("s0".to_owned(), sinks[0]), ("s1".to_owned(), sinks[1])];
+    let clusters = named.clone();
+    let plan = WorldPlan::new(Steering::Endpoints, &[]).probes_every_ms(0).cold();
+    let world = plan.edit(move |config| config.workers(&clusters)).start().await.unwrap();
+    for (id, address) in &named {
+        let body = json!({"endpoints": [{"address": address.to_string(), "dp_size": 4}]}).to_string();
+        let said = world.service.call("PUT", &format!("/v1/workers/{id}"), Some(&body)).await.unwrap();
+        assert_eq!(said.status, 201, "{said:?}");
+    }
+    placed(&world).await;
+    let started = Instant::now();
+    let mut aborting = JoinSet::new();
+    for lane in 0..AT_ONCE {
+        let to = world.envoy().address();
+        aborting.spawn(async move {
+            for n in (lane..ABORTS).step_by(AT_ONCE) {
+                abort(to, n).await;
+            }
+        });
+    }
+    tokio::time::timeout(ABORTS_MAX, aborting.join_all()).await.expect("the aborts take minutes");
+    println!("{ABORTS} aborts in {:?}", started.elapsed());
+    gauges(&world, 0, 0).await;
+    for (id, _) in &named {
+        crate::support::in_flight(&world, id, 0).await;
+    }
+}
+
+/// One client that goes away, in one of four manners.
+async fn abort(to: std::net::SocketAddr, n: usize) {
+    let mut client = Raw::connect(to).await.unwrap();
+    let head =
+        format!("POST {CHAT} HTTP/1.1\n{SESSION}: abort-{}\ncontent-type: application/json", n % SESSIONS);
+    let bytes = request(&head, br#"{"model":"tiny","messages":[]}"#);
+    let sent = if n % 4 < 2 { bytes.len() } else { bytes.len() - 8 };
+    client.send(&bytes[..sent]).await.unwrap();
+    if n % 8 < 4 {
+        // Let it get a little further than the kernel's buffer.
+        tokio::task::yield_now().await;
+    }
+    if n % 2 == 0 {
+        client.reset().unwrap();
+    }
+}
+
+/// Until the filter places requests: one is in flight until its client goes away.
+async fn placed(world: &World) {
+    e2e::wait_for("a request to be placed", async || {
+        let mut client = Raw::connect(world.envoy().address()).await.ok()?;
+        client.send(streaming(Some("placed"), 1)).await.ok()?;
+        let placed = world.envoy().requests("routed_held").await.ok()?;
+        (placed > 0).then_some(())
+    })
+    .await
+    .unwrap();
+}
+
+/// A worker that takes everything and never answers; cheap enough for ten thousand.
+async fn sink() -> std::net::SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    // Ends with the runtime of the test.
+    tokio::spawn(async move {
+        while let Ok((socket, _)) = listener.accept().await {
+            tokio::spawn(swallow(socket));
+        }
+    });
+    address
+}
+
+async fn swallow(mut socket: TcpStream) {
+    let mut nowhere = tokio::io::sink();
+    // Its end is the client's doing.
+    let _ = tokio::io::copy(&mut socket, &mut nowhere).await;
+}
+
+/// The gauges are the same few, whatever comes and goes.
+#[tokio::test]
+async fn numbers_are_given_again() {
+    let world = WorldPlan::new(Steering::Endpoints, &[EngineSpec::new("w0", 4)]).probes_every_ms(0);
+    let world = world.start().await.unwrap();
+    let node = World::node(0);
+    let declare = async |id: &str| {
+        let body = json!({"endpoints": [{"address": "127.0.0.1:9", "dp_size": 8}]}).to_string();
+        let said = world.service.call("PUT", &format!("/v1/workers/{id}"), Some(&body)).await.unwrap();
+        assert_eq!(said.status, 201, "{said:?}");
+        let gauges = e2e::wait_for("the worker in the topology", async || {
+            let gauges = world.service.gauges(&node).await.ok()?;
+            gauges.iter().any(|(slot, _)| slot.worker == id).then_some(gauges)
+        });
+        let gauges = gauges.await.unwrap();
+        gauges.into_iter().filter(|(slot, _)| slot.worker == id).map(|(_, name)| name).collect::<Vec<_>>()
+    };
+    let first = declare("one").await;
+    assert_eq!(first.len(), 9, "eight ranks and one for requests without");
+    world.service.remove("one").await.unwrap();
+    assert_eq!(declare("two").await, first);
+}
