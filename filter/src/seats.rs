@@ -2,6 +2,7 @@
 
 use crate::{host, store, vm};
 use routing::contract::Entry;
+use routing::directory::Directory;
 use routing::header::{self, shared};
 use routing::seat::{self, Census, Share};
 use std::collections::BTreeMap;
@@ -53,6 +54,12 @@ pub(crate) struct Gauges {
 }
 
 impl Gauges {
+    /// This VM takes the watch over: what another one showed meanwhile is not known here.
+    pub(crate) fn take_over(&mut self) {
+        let known = vm::with(|shared| shared.vm.directory.as_ref().map(Directory::gauges)).flatten();
+        self.census.doubt(known.unwrap_or_default());
+    }
+
     /// Sums the seats into gauges, frees those of dead VMs and has the service told. Once a tick.
     pub(crate) fn show(&mut self) {
         let seats: Vec<(u32, Vec<u8>, u32)> = (0..shared::SEATS)

@@ -22,6 +22,8 @@ pub(crate) struct Watch {
     call: Option<u32>,
     not_before: Timestamp,
     gauges: Gauges,
+    /// It led at its last tick.
+    led: bool,
     upload: Option<Upload>,
     upload_call: Option<u32>,
 }
@@ -33,6 +35,7 @@ impl Watch {
             call: None,
             not_before: Timestamp(0),
             gauges: Gauges::default(),
+            led: false,
             upload: None,
             upload_call: None,
         }
@@ -45,8 +48,13 @@ impl Watch {
     /// Renews the lease, shows the gauges, and keeps one poll and one batch of an upload under way.
     pub(crate) fn tick(&mut self, plugin: &Plugin) {
         let now = host::now();
-        if !self.leads(now) {
+        let leads = self.leads(now);
+        let led = std::mem::replace(&mut self.led, leads);
+        if !self.led {
             return;
+        }
+        if !led {
+            self.gauges.take_over();
         }
         self.gauges.show();
         self.upload_on(plugin, now);

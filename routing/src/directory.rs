@@ -196,6 +196,12 @@ impl Directory {
         if open.is_empty() { members(|state| matches!(state, WorkerState::Suspect)) } else { open }
     }
 
+    /// Numbers of all gauges there may be: those of workers, and holes that removed ones left.
+    #[must_use]
+    pub fn gauges(&self) -> std::ops::Range<u32> {
+        0..self.workers.iter().filter_map(Worker::gauges_end).max().unwrap_or(0)
+    }
+
     /// How many workers may serve bound sessions.
     #[must_use]
     pub fn usable(&self) -> usize {
@@ -237,6 +243,12 @@ impl Worker {
             nth -= endpoint.dp_size;
         }
         None
+    }
+
+    /// One above the number of its last gauge.
+    fn gauges_end(&self) -> Option<u32> {
+        let slots = if self.dp_size <= 1 { 1 } else { self.dp_size.saturating_add(1) };
+        self.first_slot?.checked_add(slots)
     }
 
     /// Number of a slot's gauge: ranks in order, then requests without a rank.

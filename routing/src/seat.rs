@@ -13,6 +13,9 @@ pub const STILL_MAX: u32 = 8;
 /// Highest gauge number taken from a seat: a torn or foreign value must not make Envoy define endless gauges.
 pub const GAUGES_MAX: u32 = 65_536;
 
+/// A gauge whose value nobody here knows.
+const UNKNOWN: u64 = u64::MAX;
+
 /// What one VM wrote.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Share {
@@ -106,6 +109,12 @@ impl Census {
             }
         }
         Look { gauges: self.show(sums), dead }
+    }
+
+    /// Another VM may have shown gauges meanwhile: these, and all this one has shown, are told anew with the next look.
+    pub fn doubt(&mut self, gauges: impl Iterator<Item = u32>) {
+        self.shown.values_mut().for_each(|value| *value = UNKNOWN);
+        self.shown.extend(gauges.filter(|gauge| *gauge < GAUGES_MAX).map(|gauge| (gauge, UNKNOWN)));
     }
 
     fn is_dead(&mut self, seat: u32, share: &Share) -> bool {

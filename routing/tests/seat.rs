@@ -39,6 +39,20 @@ fn shares_are_summed_and_only_changes_are_shown() {
     assert_eq!(gone.gauges, [(0, 0)]);
 }
 
+/// The watching VM changes: what its predecessor showed, the new one has never seen.
+#[test]
+fn a_new_watcher_tells_every_gauge_once() {
+    let (mut before, mut after) = (Census::default(), Census::default());
+    look(&mut before, &[share(1, 1, &[(0, 2), (3, 1)])]);
+    after.doubt(0..5);
+    let first = look(&mut after, &[share(2, 1, &[(0, 5)])]);
+    assert_eq!(first.gauges, [(1, 0), (2, 0), (3, 0), (4, 0), (0, 5)]);
+    assert_eq!(look(&mut after, &[share(2, 2, &[(0, 5)])]), Look::default());
+    // The old one comes back: it remembers 2, which is right again and shown no more.
+    before.doubt(0..1);
+    assert_eq!(look(&mut before, &[share(1, 2, &[(0, 2)])]).gauges, [(3, 0), (0, 2)]);
+}
+
 #[test]
 fn a_seat_that_stands_still_is_dead_and_takes_its_share_along() {
     let mut census = Census::default();
