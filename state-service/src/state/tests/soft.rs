@@ -80,25 +80,26 @@ fn choices_that_no_report_covers_and_failures_count_as_load() {
     .assert_eq(&said.replace("Joining", "Ready"));
 }
 
+/// The second goes along even if it would stay by itself by then.
 #[test]
 fn of_two_moves_at_once_one_wins() {
     let mut world = soft(150);
     let said = world.play(
-        "report A w1=3; route a r2; report B w2=5; route a r3@B; commit a r3@B; moves; commit a r2; show a;
+        "report C w1=3; route a r2; report C w2=5; route a r3@B; commit a r3@B; moves; commit a r2; show a;
          report A; route a r4; count route_moved; moves",
     );
     expect![[r#"
-        report A w1=3 -> w1=3+0 w2=0+0 w3=0+0
+        report C w1=3 -> w1=3+0 w2=0+0 w3=0+0
         route a r2 -> held w2 v2 moved
-        report B w2=5 -> w1=3+0 w2=5+1 w3=0+0
+        report C w2=5 -> w1=0+0 w2=5+1 w3=0+0
         route a r3@B -> held w2 v2 joined
         commit a r3@B -> Bound w2 v2 [holds_committed merge_replaced_newer]
         moves -> w2 v2
         commit a r2 -> Bound w2 v2 [merge_refreshed]
         show a -> Bound w2 v2
-        report A -> w1=0+0 w2=0+0 w3=0+0
-        route a r4 -> bound w2 v2 bound
-        count route_moved -> 1
+        report A -> w1=0+0 w2=5+0 w3=0+0
+        route a r4 -> held w1 v3 moved
+        count route_moved -> 2
         moves -> nothing
     "#]]
     .assert_eq(&said);
@@ -133,13 +134,13 @@ fn a_move_that_fails_leaves_the_binding_as_it_was_and_alive() {
 fn a_suspect_is_left_while_another_is_ready_and_a_draining_one_is_not() {
     let mut world = soft(150);
     let said = world.play(
-        "slot w1 refused count=2; report A; route a r2; fail a r2; slot w2 refused count=2; slot w3 refused count=2; route a r3;
+        "slot w1 refused count=2; wait 60s alive=A; route a r2; fail a r2; slot w2 refused count=2; slot w3 refused count=2; route a r3;
          slot w1 answered; drain w1; wait 60s alive=A; report A w1=2; route a r4; slot w2 answered; report A w1=2; route a r5;
          report A w1=3; route a r6",
     );
     expect![[r#"
         slot w1 refused count=2 -> Suspect
-        report A -> w1=0+0 w2=0+0 w3=0+0
+        wait 60s alive=A -> 1 sessions, 0 held, 1 vms
         route a r2 -> held w2 v2 moved
         fail a r2 -> Bound w1 v1 [holds_rolled_back]
         slot w2 refused count=2 -> Suspect
@@ -166,19 +167,19 @@ fn a_policy_that_chooses_the_bound_worker_keeps_the_session() {
     };
     let mut world = World::of(set(Policy::RoundRobin));
     let said = world.play(
-        "worker w1; worker w2; route a r1; commit a r1; report A w2=9; route b r2; fail b r2; route a r3; count route_moved; route a r4",
+        "worker w1; worker w2; route a r1; commit a r1; report B w2=9; route b r2; fail b r2; route a r3; count route_moved; route a r4",
     );
     expect![[r#"
         worker w1 -> Created
         worker w2 -> Created
         route a r1 -> held w2 v1 round_robin
         commit a r1 -> Bound w2 v1 [holds_committed merge_inserted]
-        report A w2=9 -> w1=0+0 w2=9+0
+        report B w2=9 -> w1=0+0 w2=9+0
         route b r2 -> held w1 v2 round_robin
         fail b r2 -> none [holds_rolled_back]
         route a r3 -> bound w2 v1 bound
         count route_moved -> 0
-        route a r4 -> bound w2 v1 bound
+        route a r4 -> held w1 v3 moved
     "#]]
     .assert_eq(&said);
     let mut world = World::of(set(Policy::Direct));

@@ -1,8 +1,10 @@
 //! Any commands in any order: what must hold after each of them.
 
-use super::world::{World, session, worker_id};
-use crate::state::Limits;
+use super::world::{World, pool, session, worker_id};
+use crate::config::ServiceConfig;
+use crate::state::{Limits, StateConfig};
 use proptest::prelude::*;
+use routing::contract::{Affinity, Policy, PoolInfo, RankChoice, RankPick};
 use routing::id::Version;
 use std::collections::BTreeMap;
 
@@ -11,7 +13,7 @@ fn step() -> impl Strategy<Value = String> {
     let worker = prop::sample::select(vec!["w1", "w2", "w3"]);
     let vm = prop::sample::select(vec!["A", "B", "C"]);
     let ask = (name, 0..12u64, vm, worker, 0..9u64);
-    (0..18u8, ask).prop_map(|(kind, (name, request, vm, worker, n))| match kind {
+    (0..21u8, ask).prop_map(|(kind, (name, request, vm, worker, n))| match kind {
         0 => format!("worker {worker} ranks=0..{}", n + 1),
         1 => format!("worker {worker} weight={}", n + 1),
         2 => format!("remove {worker}"),
@@ -28,8 +30,32 @@ fn step() -> impl Strategy<Value = String> {
         14 => format!("fail {name} r{request}@{vm}"),
         15 => format!("release {name} v={n}"),
         16 => format!("report {vm} w1={n} w2={request}"),
+        17 => format!("route {name} r{request}@{vm} named={worker}"),
+        18 => format!("route {name} r{request}@{vm} named={worker}:{n}"),
+        19 => format!("slot {worker} 5xx count={n}"),
         _ => format!("wait {}s", n * 4),
     })
+}
+
+/// The ways a pool may be set that change what a route does.
+fn kind() -> impl Strategy<Value = PoolInfo> {
+    let affinity = prop::sample::select(vec![Affinity::Hard, Affinity::Soft, Affinity::Off]);
+    let policy = prop::sample::select(vec![Policy::LeastLoaded, Policy::RoundRobin, Policy::Direct]);
+    let rank_pick = prop::sample::select(vec![RankPick::Hash, RankPick::LeastLoaded]);
+    let rank = prop::sample::select(vec![RankChoice::Auto, RankChoice::Pinned, RankChoice::Engine]);
+    (affinity, policy, rank, rank_pick).prop_map(|(affinity, policy, rank, rank_pick)| PoolInfo {
+        affinity,
+        policy,
+        rank,
+        rank_pick,
+        ..PoolInfo::with_defaults(pool())
+    })
+}
+
+fn world_of(kind: PoolInfo) -> World {
+    let limits = Limits { sessions_max: 4, tombstones_max: 2, moves_max: 8, ..Limits::SERVICE };
+    let service = ServiceConfig { pools: vec![kind], ..ServiceConfig::without_file() };
+    World::with(StateConfig { service, limits })
 }
 
 /// Commits need a reply to refer to; the script skips those that have none.
@@ -62,8 +88,8 @@ fn check_invariants(world: &World, seen: &mut BTreeMap<&'static str, Version>) {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 512, ..ProptestConfig::default() })]
     #[test]
-    fn nothing_breaks_the_books(steps in prop::collection::vec(step(), 1..80)) {
-        let mut world = World::new(Limits { sessions_max: 4, tombstones_max: 2, moves_max: 8, ..Limits::SERVICE });
+    fn nothing_breaks_the_books(kind in kind(), steps in prop::collection::vec(step(), 1..80)) {
+        let mut world = world_of(kind);
         let mut seen = BTreeMap::new();
         for step in &steps {
             if can_play(&world, step) {
@@ -90,7 +116,7 @@ proptest! {
     }
 }
 
-/// Nobody is sent to a worker that is gone or down, or to a rank it does not have.
+/// Nobody is sent to a worker that is gone or down, or to a rank it does not have, or elsewhere than its caller says.
 fn check_route(world: &World, said: &str) {
     let Some((step, answer)) = said.trim().split_once(" -> ") else { return };
     let mut words = answer.split_whitespace();
@@ -104,4 +130,9 @@ fn check_route(world: &World, said: &str) {
     let worker = world.state.worker(&worker_id(id)).unwrap();
     assert!(worker.state().serves_bound(), "{said}");
     assert!(rank.is_none_or(|rank| rank < worker.spec().rank_count()), "{said}");
+    let Some((_, named)) = step.split_once("named=") else { return };
+    let (named_id, named_rank) = named.split_once(':').map_or((named, None), |(id, rank)| (id, Some(rank)));
+    assert_eq!(id, named_id, "{said}");
+    let exact = named_rank.is_none_or(|named| rank.is_some_and(|rank| rank.to_string() == named));
+    assert!(exact || worker.spec().rank_count() == 1, "{said}");
 }
