@@ -21,6 +21,10 @@ pub(crate) struct Session {
     pub(crate) open: usize,
     /// Slots that accepted a turn, and how many turns each.
     pub(crate) landings: BTreeMap<Landing, u64>,
+    /// Worker that its caller names, and the rank.
+    pub(crate) home: Option<(usize, Option<u32>)>,
+    /// Slots that its caller named.
+    pub(crate) named: BTreeSet<(WorkerId, u32)>,
     pub(crate) costs: BTreeSet<Cost>,
     /// Envoys that still have to serve it once all is quiet, and what served it there.
     pub(crate) finals_left: Vec<usize>,

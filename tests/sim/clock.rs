@@ -20,12 +20,15 @@ impl World {
     pub(crate) fn envoy_clock_jumps(&mut self, envoy: usize, by_ms: i64) {
         self.fired.count(if by_ms < 0 { Fault::EnvoyClockBack } else { Fault::EnvoyClockForward });
         self.envoys[envoy].skew_ms += by_ms;
+        self.disturb(envoy);
     }
 
     /// Every lease, deadline and idle time is over at once.
     pub(crate) fn service_clock_leaps(&mut self, by: Millis) {
         self.fired.count(Fault::ServiceClockLeapt);
         self.cost_all(Cost::ServiceSlept);
+        // What expired may come back from an Envoy that still pins it, under the version it had there.
+        self.bindings_seen.clear();
         self.service.ahead = Millis(self.service.ahead.0 + by.0);
     }
 }

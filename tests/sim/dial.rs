@@ -8,7 +8,8 @@ use crate::worker::Mode;
 use crate::world::{Event, World};
 use routing::attempt::{Attempt, REMOVED};
 use routing::config::Steering;
-use routing::flow::EnvoyReason;
+use routing::contract::Policy;
+use routing::flow::{Counter, EnvoyReason};
 use routing::header;
 
 impl World {
@@ -45,6 +46,12 @@ impl World {
     }
 
     fn pass(&mut self, request: &mut Request) {
+        // Before there is a topology nobody knows that the pool is direct.
+        let direct = self.plan.policy == Policy::Direct && request.decisions != [Counter::NoTopology];
+        if request.named.is_some() || direct {
+            let found = format!("{:?} by the default route: {:?}", request.named, request.decisions);
+            self.violate("a named target is served exactly or not at all", &found);
+        }
         if request.headers.contains_key(header::VLLM_RANK) {
             self.violate("a client's rank reaches nobody", "it went on by the default route");
         }

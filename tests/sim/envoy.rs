@@ -3,6 +3,7 @@
 //! Mirrors `filter/src/{store,vm,watch,root}.rs`, which hold no decisions: what they hand to `routing`, this hands to it.
 
 use crate::faults::{Bug, Fault};
+use crate::watcher::{Seats, Watcher};
 use crate::world::{Event, VmAt, World};
 use routing::config::FilterConfig;
 use routing::contract::{Report, Topology, WatchQuery, WatchReply};
@@ -30,6 +31,7 @@ pub(crate) struct SharedData {
     pub(crate) pages: Vec<Vec<u8>>,
     /// Round-robin positions.
     pub(crate) turns: Vec<Cell<u64>>,
+    pub(crate) seats: Seats,
     topology: Option<Topology>,
     fleet: Option<StoredFleet>,
     position: Position,
@@ -54,6 +56,7 @@ pub(crate) struct VmCell {
     report_call: Option<u64>,
     watch_call: Option<u64>,
     not_before: Timestamp,
+    pub(crate) watcher: Watcher,
     /// Requests placed here that are not over: what `vm.loads` must say.
     pub(crate) placed: u64,
 }
@@ -68,6 +71,10 @@ pub(crate) struct Envoy {
     pub(crate) by_files: bool,
     /// How far its clock is off.
     pub(crate) skew_ms: i64,
+    /// When its VMs last had to begin counting anew.
+    pub(crate) disturbed: Timestamp,
+    /// VMs of it that died.
+    pub(crate) deaths: u64,
     pub(crate) vms: Vec<VmCell>,
 }
 
@@ -86,6 +93,7 @@ impl VmCell {
             report_call: None,
             watch_call: None,
             not_before: Timestamp(0),
+            watcher: Watcher::default(),
             placed: 0,
         }
     }
@@ -103,9 +111,8 @@ impl SharedData {
         let at = page::page_of(change.session(), count) as usize;
         let mut old = self.pages[at].clone();
         if let (Some(Bug::PagesIgnoreVersions), PageChange::Put(record)) = (bug, change) {
-            let known =
-                page::find(&old, record.id).and_then(|known| page::without(&old, known.id, known.version));
-            old = known.unwrap_or(old);
+            let others = page::all(&old).filter(|known| known.id != record.id);
+            old = others.fold(page::empty(), |page, other| page::with(&page, &other, bytes).unwrap_or(page));
         }
         if let Some(new) = change.apply(&old, bytes) {
             self.pages[at] = new;
@@ -164,8 +171,18 @@ impl World {
             let paused = now < cell.not_before && cell.not_before.since(now).0 <= PAUSE_MS;
             cell.watch_call.is_none() && !paused
         };
-        if self.envoys[at.envoy].leads(at.vm, now) && idle {
-            self.poll(at);
+        self.write_seat(at);
+        let leads = self.envoys[at.envoy].leads(at.vm, now);
+        let led = std::mem::replace(&mut self.envoys[at.envoy].vms[at.vm].watcher.led, leads);
+        if leads {
+            if !led {
+                self.take_gauges_over(at);
+            }
+            self.show_gauges(at);
+            self.upload_on(at);
+            if idle {
+                self.poll(at);
+            }
         }
         let tick = self.envoys[at.envoy].config.tick.0;
         self.after(tick, Event::Tick(at));
@@ -259,8 +276,12 @@ impl World {
             return;
         };
         if self.envoys[at.envoy].leads(at.vm, now) {
+            if reply.upload {
+                self.wants_upload(at, reply.epoch);
+            }
             self.take_in(at.envoy, reply);
             self.poll(at);
+            self.upload_on(at);
         }
     }
 

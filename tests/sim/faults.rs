@@ -48,10 +48,15 @@ pub(crate) enum Fault {
     WorkerBusy,
     Spilled,
     ExactTargetMissed,
+    VmBuried,
+    UploadLost,
+    PagesUploaded,
+    ServiceLostItsFile,
+    TargetNamed,
 }
 
 impl Fault {
-    pub(crate) const ALL: [Self; 41] = [
+    pub(crate) const ALL: [Self; 46] = [
         Self::RouteLost,
         Self::RouteReplyLost,
         Self::RouteLate,
@@ -93,6 +98,11 @@ impl Fault {
         Self::WorkerBusy,
         Self::Spilled,
         Self::ExactTargetMissed,
+        Self::VmBuried,
+        Self::UploadLost,
+        Self::PagesUploaded,
+        Self::ServiceLostItsFile,
+        Self::TargetNamed,
     ];
 }
 
@@ -142,11 +152,10 @@ pub(crate) enum Cost {
     Evicted,
 }
 
-/// Whether Envoys may disagree even when all is quiet again. All else must heal by the last touch.
+/// Whether Envoys may disagree even when all is quiet again. All else must heal by the last touch: a table that is smaller
+/// than what is in use forgets each touch before the other side's comes.
 pub(crate) fn may_last(costs: &BTreeSet<Cost>) -> bool {
-    // One version with two slots: a retry's commit was told, the other died with its VM, and a touch names no slot.
-    let untold_twin = costs.contains(&Cost::Retried) && costs.contains(&Cost::VmDied);
-    untold_twin || costs.contains(&Cost::Evicted)
+    costs.contains(&Cost::Evicted)
 }
 
 /// A mistake built into the world on purpose, to see that an invariant notices it.
@@ -164,4 +173,10 @@ pub(crate) enum Bug {
     MovesAreDropped,
     /// The second VM finds nothing in the pages, so its pinned turns ask.
     SecondVmSeesNoPages,
+    /// The watching VM does not tell the service who died.
+    DeadVmsAreNotTold,
+    /// A service that lost its memory never gets the pages it asks for.
+    NoUploads,
+    /// A new watching VM believes that nobody showed gauges before it.
+    NewWatcherTrustsGauges,
 }

@@ -10,12 +10,16 @@ mod dial;
 mod envoy;
 mod faults;
 mod invariants;
+mod named;
 mod plan;
+mod quiet;
 mod request;
 mod rng;
 mod service;
 mod set_up;
 mod trouble;
+mod watcher;
+mod wire;
 mod worker;
 mod world;
 

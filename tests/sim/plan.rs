@@ -2,7 +2,7 @@
 
 use crate::rng::Rng;
 use routing::config::Steering;
-use routing::contract::{Engine, Policy, RankNumbering};
+use routing::contract::{Affinity, Engine, Policy, RankChoice, RankNumbering};
 use routing::time::Millis;
 
 /// Faults begin after the fleet is known everywhere and end here, in ms.
@@ -28,6 +28,10 @@ pub(crate) struct Plan {
     pub(crate) timed: Vec<(u64, Timed)>,
     /// The Envoy whose clusters come from files.
     pub(crate) by_files: Option<usize>,
+    pub(crate) affinity: Affinity,
+    pub(crate) rank: RankChoice,
+    /// Callers may name their targets.
+    pub(crate) trust: bool,
     /// Clients are told who served.
     pub(crate) served_header: bool,
 }
@@ -66,6 +70,8 @@ pub(crate) enum Timed {
     ServiceRestarts {
         silent: bool,
         down: u64,
+        /// The file with the workers is there when it comes back.
+        keeps_file: bool,
     },
     WorkerRefuses {
         worker: usize,
@@ -146,6 +152,26 @@ impl Plan {
             timed,
             by_files,
             served_header: rng.per_mille(300),
+            affinity: match rng.below(10) {
+                0 | 1 => Affinity::Soft,
+                2 => Affinity::Off,
+                _ => Affinity::Hard,
+            },
+            rank: match rng.below(8) {
+                0 => RankChoice::Engine,
+                1 => RankChoice::Pinned,
+                _ => RankChoice::Auto,
+            },
+            trust: policy == Policy::Direct || rng.per_mille(250),
+        }
+    }
+
+    /// Whether a session's turns carry the rank of its hash where nothing binds another.
+    pub(crate) fn sends_hashed_ranks(&self) -> bool {
+        match (self.affinity, self.rank) {
+            (Affinity::Off, _) | (_, RankChoice::Engine) => false,
+            (Affinity::Soft, RankChoice::Auto) => false,
+            _ => true,
         }
     }
 
@@ -209,7 +235,7 @@ fn calm_net(rng: &mut Rng) -> Net {
     Net {
         report_lost: rng.within(0, 200),
         report_twice: rng.within(0, 200),
-        report_late: rng.within(0, 200),
+        report_late: if rng.per_mille(500) { 0 } else { rng.within(0, 200) },
         watch_lost: rng.within(0, 100),
         xds_lost: rng.within(0, 200),
         reply_twice: rng.within(0, 200),
@@ -236,7 +262,11 @@ fn timed(rng: &mut Rng, envoys: usize, vms: usize, workers: usize) -> Vec<(u64, 
             at,
             match rng.below(11) {
                 0 | 1 => Timed::VmDies { envoy: rng.below(envoys), vm: rng.below(vms) },
-                2 => Timed::ServiceRestarts { silent: rng.per_mille(500), down: rng.within(0, 2500) },
+                2 => Timed::ServiceRestarts {
+                    silent: rng.per_mille(500),
+                    down: rng.within(0, 2500),
+                    keeps_file: rng.per_mille(500),
+                },
                 3 => Timed::WorkerRefuses { worker, lasts },
                 4 => Timed::WorkerHangs { worker, lasts },
                 5 => {
@@ -255,7 +285,13 @@ fn timed(rng: &mut Rng, envoys: usize, vms: usize, workers: usize) -> Vec<(u64, 
 
 /// Mostly the default; every other policy in some seeds.
 fn policy(rng: &mut Rng) -> Policy {
-    const OTHERS: [Policy; 5] =
-        [Policy::SessionHash, Policy::RoundRobin, Policy::Random, Policy::PowerOfTwo, Policy::DeviceAware];
+    const OTHERS: [Policy; 6] = [
+        Policy::SessionHash,
+        Policy::RoundRobin,
+        Policy::Random,
+        Policy::PowerOfTwo,
+        Policy::DeviceAware,
+        Policy::Direct,
+    ];
     if rng.per_mille(500) { Policy::LeastLoaded } else { OTHERS[rng.below(OTHERS.len())] }
 }

@@ -55,6 +55,8 @@ pub(crate) struct Request {
     pub(crate) dials: u32,
     /// Counters of which each request gets one.
     pub(crate) decisions: Vec<Counter>,
+    /// The target its caller named.
+    pub(crate) named: Option<(WorkerId, Option<u32>)>,
     pub(crate) responded: bool,
     pub(crate) routes: u32,
     /// Topologies its VM had seen when it was placed.
@@ -112,6 +114,7 @@ impl World {
             dial: None,
             dials: 0,
             decisions: Vec::new(),
+            named: None,
             responded: false,
             routes: 0,
             topologies: 0,
@@ -123,6 +126,7 @@ impl World {
         if let Some(key) = &self.sessions[session].key {
             request.headers.insert("x-session-id".to_owned(), key.clone());
         }
+        self.name_target(&mut request);
         let patience = self.patience();
         self.after(patience, Event::ClientLeaves { request: id });
         self.stats.requests += 1;

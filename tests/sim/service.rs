@@ -45,6 +45,8 @@ pub(crate) struct Service {
     pub(crate) ahead: Millis,
     /// Answers of an earlier life never arrive.
     pub(crate) life: u64,
+    /// Whether the next life finds the workers of this one.
+    pub(crate) keeps_file: bool,
     pub(crate) declared: BTreeMap<WorkerId, WorkerSpec>,
     polls: Vec<Poll>,
 }
@@ -57,6 +59,7 @@ impl Service {
             standing: Standing::Up,
             ahead: Millis(0),
             life: 1,
+            keeps_file: true,
             declared: BTreeMap::new(),
             polls: Vec::new(),
         }
@@ -67,6 +70,7 @@ impl World {
     pub(crate) fn state_config(&self) -> StateConfig {
         let mut pool = PoolInfo::with_defaults(PoolName::parse("chat").unwrap());
         pool.policy = self.plan.policy;
+        (pool.affinity, pool.rank) = (self.plan.affinity, self.plan.rank);
         // Short, so that bindings are touched; longer than any idle time of a run.
         pool.ttl_ms = TTL;
         let service =
@@ -129,9 +133,33 @@ impl World {
         self.service.state = State::new(epoch, self.state_config());
         self.bindings_seen.clear();
         self.cost_all(Cost::Restarted);
+        let keeps_file = self.service.keeps_file || !self.faults_on;
         for spec in self.service.declared.clone().into_values() {
+            if keeps_file {
+                self.apply(Command::PutWorker { spec });
+            } else {
+                // Whoever runs them declares them again, one after the other.
+                let delay = self.rng.within(50, 700);
+                let life = self.service.life;
+                self.after(delay, Event::DeclaredAgain { life, spec: Box::new(spec) });
+            }
+        }
+        if keeps_file {
+            self.apply(Command::EarlierLife { all_told: true });
+        } else {
+            self.fired.count(Fault::ServiceLostItsFile);
+        }
+    }
+
+    pub(crate) fn declared_again(&mut self, life: u64, spec: WorkerSpec) {
+        let current = self.service.declared.get(&spec.id) == Some(&spec);
+        if life == self.service.life && current && self.is_service_up() {
             self.apply(Command::PutWorker { spec });
         }
+    }
+
+    pub(crate) fn is_service_up(&self) -> bool {
+        self.service.standing == Standing::Up
     }
 
     pub(crate) fn route_arrives(&mut self, request: u64, call: u64, body: RouteRequest) {
@@ -270,6 +298,10 @@ impl World {
             self.apply(Command::NodeAck { node, resource, version });
         }
         let state = &self.service.state;
+        // An Envoy of another life keeps what it has.
+        if state.is_gathering() && known.0 != Epoch(0) && known.0 != state.epoch() {
+            return;
+        }
         if version == state.xds_version() {
             return;
         }

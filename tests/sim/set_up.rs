@@ -3,8 +3,9 @@
 use crate::client::Session;
 use crate::envoy::{Discovered, Envoy, SharedData, VmCell};
 use crate::world::{Event, VmAt, World};
-use routing::config::FilterConfig;
+use routing::config::{FilterConfig, Trust};
 use routing::hash::{Phase, rank_hash, session_id};
+use routing::time::Timestamp;
 use std::collections::{BTreeMap, BTreeSet};
 
 impl World {
@@ -32,6 +33,7 @@ impl World {
     fn add_envoy(&mut self, n: usize) {
         let mut config = FilterConfig::parse(b"{}").unwrap();
         config.steering = self.plan.steering;
+        config.trust = if self.plan.trust { Trust::Callers } else { Trust::Nobody };
         config.served_header = self.plan.served_header;
         (config.page_count, config.page_bytes) = self.plan.pages;
         let node = format!("edge-{n}");
@@ -39,7 +41,17 @@ impl World {
         let shared = SharedData::new(config.page_count);
         let by_files = self.plan.by_files == Some(n);
         let discovered = Discovered::default();
-        self.envoys.push(Envoy { node, config, shared, discovered, by_files, skew_ms: 0, vms });
+        self.envoys.push(Envoy {
+            node,
+            config,
+            shared,
+            discovered,
+            by_files,
+            skew_ms: 0,
+            disturbed: Timestamp(0),
+            deaths: 0,
+            vms,
+        });
         self.after(1, Event::XdsPoll { envoy: n });
         for vm in 0..self.plan.vms {
             // Listeners start once discovery has answered.
@@ -57,7 +69,10 @@ impl World {
         let id = key.as_ref().filter(|key| key.len() <= 256);
         let id = id.map(|key| session_id(b"", b"", "chat", Phase::Aggregated, key.as_bytes()));
         let hash = key.as_ref().map_or(0, |key| rank_hash(key.as_bytes()).0);
+        let home = self.home_of();
         self.sessions.push(Session {
+            home,
+            named: BTreeSet::new(),
             key,
             id,
             rank_hash: hash,

@@ -6,9 +6,11 @@ use crate::faults::{Cost, Fault};
 use crate::plan::Timed;
 use crate::request::{Phase, Request};
 use crate::service::Standing;
+use crate::watcher::BURIED_WITHIN;
 use crate::worker::{Mode, Worker};
 use crate::world::{Event, VmAt, World};
 use routing::config::Steering;
+use routing::contract::{Policy, WorkerState};
 use routing::directory::Directory;
 use routing::flow::EnvoyReason;
 use std::collections::BTreeSet;
@@ -24,7 +26,9 @@ impl World {
     pub(crate) fn fault(&mut self, fault: Timed) {
         match fault {
             Timed::VmDies { envoy, vm } => self.kill_vm(envoy, vm),
-            Timed::ServiceRestarts { silent, down } => self.crash_service(silent, down),
+            Timed::ServiceRestarts { silent, down, keeps_file } => {
+                self.crash_service(silent, down, keeps_file)
+            }
             Timed::WorkerRefuses { worker, lasts } => self.set_mode(worker, Mode::Refuses, lasts),
             Timed::WorkerHangs { worker, lasts } => self.set_mode(worker, Mode::Hangs, lasts),
             Timed::WorkerAnswers { worker, status, lasts } => {
@@ -42,7 +46,7 @@ impl World {
         }
     }
 
-    fn crash_service(&mut self, silent: bool, down: u64) {
+    fn crash_service(&mut self, silent: bool, down: u64, keeps_file: bool) {
         if self.service.standing != Standing::Up {
             return;
         }
@@ -50,6 +54,7 @@ impl World {
         if down > 0 {
             self.fired.count(Fault::ServiceRefused);
         }
+        self.service.keeps_file = keeps_file;
         self.stop_service(if silent { Standing::Silent } else { Standing::Refusing });
         self.after(down, Event::ServiceIsBack);
     }
@@ -136,11 +141,16 @@ impl World {
     }
 
     pub(crate) fn some_worker_is_off(&self) -> bool {
+        // Under `session_hash` every turn is a new one: a suspect loses its sessions for as long as it is one.
+        let serves = |state: WorkerState| match self.plan.policy {
+            Policy::SessionHash => state.takes_new(),
+            _ => state.serves_bound(),
+        };
         let down = |worker: &&Worker| {
             let state = self.service.state.worker(&worker.id).map(state_service::state::Worker::state);
             !matches!(worker.mode, Mode::Accepts | Mode::Busy(429))
                 || !worker.newcomer && !worker.declared
-                || !worker.newcomer && state.is_none_or(|state| !state.serves_bound())
+                || !worker.newcomer && state.is_none_or(|state| !serves(state))
         };
         self.workers.iter().any(|worker| down(&worker)) || self.some_vm_is_behind()
     }
@@ -151,8 +161,14 @@ impl World {
             |worker: &Worker| worker.live_endpoints().map(|e| e.address.clone()).collect::<BTreeSet<_>>();
         let known = |directory: &Directory, worker: &Worker| {
             let found = directory.workers.iter().find(|w| w.id == worker.id);
+            let takes = |w: &&routing::directory::Worker| {
+                self.plan.policy != Policy::SessionHash || w.state.takes_new()
+            };
             found.map_or(worker.newcomer, |w| {
-                w.endpoints.iter().map(|e| e.address.clone()).collect::<BTreeSet<_>>() == addresses(worker)
+                takes(&w) && {
+                    w.endpoints.iter().map(|e| e.address.clone()).collect::<BTreeSet<_>>()
+                        == addresses(worker)
+                }
             })
         };
         let behind = |directory: &Directory| self.workers.iter().any(|worker| !known(directory, worker));
@@ -173,7 +189,13 @@ impl World {
             .collect();
         let life = self.envoys[envoy].vms[vm].life + 1;
         let node = self.envoys[envoy].node.clone();
+        let gone = self.envoys[envoy].vms[vm].vm.caller.vm;
+        let knew = self.envoys[envoy].vms[vm].vm.directory.is_some();
         self.envoys[envoy].vms[vm] = VmCell::new(&node, life, self.rng.next());
+        // One that knew no topology had no seat that would be missed.
+        self.envoys[envoy].deaths += if knew { 1 } else { 2 };
+        self.disturb(envoy);
+        self.after(BURIED_WITHIN, Event::CheckBuried { envoy, dead: gone });
         self.after(100, Event::Tick(VmAt { envoy, vm, life }));
         for id in dead {
             if let Some(request) = self.requests.remove(&id) {

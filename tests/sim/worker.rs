@@ -153,6 +153,12 @@ impl Worker {
         }
     }
 
+    /// Whether a rank is ever named to it.
+    pub(crate) fn takes_ranks(&self, endpoint: &Endpoint) -> bool {
+        let silent = self.plan.numbering == RankNumbering::None || self.plan.engine == Engine::Trtllm;
+        endpoint.of.1 > 1 && !silent
+    }
+
     /// The engine balances its ranks itself, unless there is only one.
     fn rank_without_header(&self, endpoint: &Endpoint) -> Option<u32> {
         (endpoint.size == 1 && endpoint.of.1 > 1).then_some(endpoint.start)

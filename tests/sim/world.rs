@@ -11,10 +11,11 @@ use crate::request::Request;
 use crate::rng::Rng;
 use crate::service::{Service, Standing};
 use crate::worker::Worker;
-use routing::contract::{Report, RouteReply, RouteRequest, Target, WatchQuery, WatchReply};
+use routing::contract::{PageUpload, Report, RouteReply, RouteRequest, Target, WatchQuery, WatchReply};
 use routing::flow::{AnswerHead, Counter, PageChange, RouteFailure};
 use routing::id::{Epoch, SessionId, Version};
 use routing::time::{Millis, Timestamp};
+use state_service::declare::WorkerSpec;
 use state_service::state::Command;
 use std::collections::BTreeMap;
 
@@ -26,6 +27,9 @@ const EVENTS_MAX: u64 = 400_000;
 const QUIET_BY: u64 = 90_000;
 /// The state's lease of a VM, and a little.
 const LEASES: u64 = 33_000;
+
+/// Word of dead VMs, retried.
+const SETTLED: u64 = 4_000;
 
 /// One turn on each Envoy, its report and what the watch says of it.
 const FINALS: u64 = 4_000;
@@ -104,6 +108,24 @@ pub(crate) enum Event {
     },
     WatchHeld {
         call: u64,
+    },
+    PagesArrive {
+        at: VmAt,
+        call: u64,
+        upload: Box<PageUpload>,
+    },
+    PagesAnswered {
+        at: VmAt,
+        call: u64,
+        good: bool,
+    },
+    CheckBuried {
+        envoy: usize,
+        dead: Epoch,
+    },
+    DeclaredAgain {
+        life: u64,
+        spec: Box<WorkerSpec>,
     },
     MovesAgain {
         envoy: usize,
@@ -242,7 +264,10 @@ impl World {
         if !self.is_quiet() {
             self.violate("all waits end", &format!("{} requests are open", self.requests.len()));
         }
+        self.until(SETTLED);
+        self.check_graves();
         self.until(LEASES);
+        self.until_told();
         self.check_quiet();
         self.in_finals = true;
         // What a fault left split is seen until a touch of each side has met the other's binding.
@@ -254,7 +279,17 @@ impl World {
         self.check_versions();
         self.check_touched();
         self.until(HEARTBEAT);
+        self.until_told();
         self.check_quiet();
+    }
+
+    /// The fleet changes by itself, as penalties do: a VM hears of it with a later tick.
+    fn until_told(&mut self) {
+        for _ in 0..10 {
+            if self.untold().is_some() {
+                self.until(100);
+            }
+        }
     }
 
     /// One turn of each session on each Envoy, one after the other.
@@ -309,6 +344,10 @@ impl World {
                 self.watch_answered(at, call, reply.map(|reply| *reply))
             }
             Event::WatchHeld { call } => self.watch_held(call),
+            Event::PagesArrive { at, call, upload } => self.pages_arrive(at, call, *upload),
+            Event::PagesAnswered { at, call, good } => self.pages_answered(at, call, good),
+            Event::CheckBuried { envoy, dead } => self.check_buried(envoy, dead),
+            Event::DeclaredAgain { life, spec } => self.declared_again(life, *spec),
             Event::MovesAgain { envoy, moves } => {
                 moves.iter().for_each(|moved| self.change_page(envoy, moved));
             }

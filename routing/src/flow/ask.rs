@@ -94,7 +94,7 @@ impl RequestFlow {
             let slot = place::from_target(here, reply.target.as_ref()?, routing.session)?;
             // A named target is served exactly or not at all, whatever is said of it.
             let wanted = routing.named.as_ref().is_none_or(|named| named.worker == slot.worker);
-            wanted.then_some((reply, slot))
+            wanted.then(|| (reply, named::exactly(here, slot, routing.named.as_ref())))
         }) else {
             return self.late_or_alone(env, here, routing, head, out);
         };
@@ -178,7 +178,7 @@ impl RequestFlow {
         out: &mut Vec<Effect>,
     ) -> ControlFlow<Next, Routing> {
         let session = Some(routing.session);
-        let exact = is_exact(here, &routing);
+        let (exact, named) = (is_exact(here, &routing), routing.named.clone());
         let choice = place::from_record(here, found.as_ref(), env.vm.generation, env.now);
         let (slot, why, pending) = match choice {
             Choice::Unknown => return ControlFlow::Continue(routing),
@@ -197,6 +197,7 @@ impl RequestFlow {
                 (slot, Counter::Joined, Some(pending))
             }
         };
+        let slot = named::exactly(here, slot, named.as_ref());
         ControlFlow::Break(self.place(env, here, Placement { session, slot, why, pending, exact }, out))
     }
 

@@ -63,6 +63,12 @@ pub(super) fn agrees(here: Here<'_>, target: &Target, slot: &Slot, record: &Reco
         && target.rank.is_none_or(|rank| record.rank.or_else(hashed).is_none_or(|bound| bound == rank))
 }
 
+/// The slot with the rank its caller named, which goes on the wire whoever chooses ranks otherwise.
+pub(super) fn exactly(here: Here<'_>, slot: Slot, target: Option<&Target>) -> Slot {
+    let rank = target.and_then(|target| target.rank).filter(|_| slot_has_ranks(here, &slot));
+    Slot { rank: rank.or(slot.rank), ..slot }
+}
+
 /// The named slot, unless its worker drains or is down; without a named rank the one its session gets there.
 pub(super) fn slot(here: Here<'_>, target: &Target, session: Option<Session>) -> Option<Slot> {
     let (at, worker) = here.directory.worker_by_id(&target.worker)?;
@@ -103,7 +109,7 @@ impl RequestFlow {
         if !agrees(here, &target, &slot, &record) {
             return self.refuse(refusal(Refusal::BoundElsewhere), Counter::NamedRefused, out);
         }
-        let slot = Slot { rank: target.rank.filter(|_| slot_has_ranks(here, &slot)).or(slot.rank), ..slot };
+        let slot = exactly(here, slot, Some(&target));
         let pending = held.then(|| {
             let request = env.vm.next_request();
             joined(session, here.pool.name.clone(), request, &record)
