@@ -92,7 +92,8 @@ pub(super) fn from_target(here: Here<'_>, target: &Target, session: Session) -> 
 /// Whether a bound turn goes on at its slot: always, but under `soft` only while its worker is no suspect and within the
 /// margin of the best one. A move is the service's to make.
 pub(super) fn stays(env: &Env<'_>, here: Here<'_>, slot: &Slot) -> bool {
-    if here.pool.affinity != Affinity::Soft {
+    // In a `direct` pool only the caller moves anything.
+    if here.pool.affinity != Affinity::Soft || here.pool.rules.policy == Policy::Direct {
         return true;
     }
     let Some(bound) = here.directory.workers.get(slot.at) else { return true };
