@@ -20,15 +20,15 @@ impl World {
         if request.decisions.len() != 1 {
             self.violate("one placement or one local reply", &format!("{:?} at dispatch", request.decisions));
         }
-        let clusters = &self.envoys[request.at.envoy].discovered.clusters;
+        let clusters = self.envoys[request.at.envoy].dialable();
         let cluster = request.headers.get(header::CLUSTER).cloned();
         let outran;
         request.targets = match (self.plan.steering, cluster) {
             // The default route: its hosts are no business of this world.
             (_, None) => return self.pass(request),
             (Steering::Cluster, Some(cluster)) => {
-                outran = !clusters.contains_key(&cluster);
-                clusters.get(&cluster).cloned().into_iter().collect()
+                outran = !clusters.contains_key(cluster.as_str());
+                clusters.get(cluster.as_str()).map(|address| (*address).to_owned()).into_iter().collect()
             }
             (Steering::Endpoints, Some(_)) => {
                 let list = request.headers.get(header::ENDPOINTS).cloned().unwrap_or_default();
@@ -98,8 +98,10 @@ impl World {
         }
         // Behind the list: maglev over the pool, hosts not tried yet.
         request.targets.pop().or_else(|| {
-            let clusters = &self.envoys[request.at.envoy].discovered.clusters;
-            clusters.values().find(|address| !request.tried.contains(address)).cloned()
+            let clusters = self.envoys[request.at.envoy].dialable();
+            let untried =
+                clusters.values().find(|address| !request.tried.iter().any(|tried| tried == *address));
+            untried.map(|address| (*address).to_owned())
         })
     }
 

@@ -16,7 +16,7 @@ use routing::time::{Millis, Timestamp};
 use routing::vm::Vm;
 use routing::watch::{self, POLL_TIMEOUT, Position, StoredFleet, gauge_parts};
 use std::cell::Cell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// As in the filter: a report that is not answered by then is sent again.
 const REPORT_TIMEOUT: u64 = 1500;
@@ -67,6 +67,8 @@ pub(crate) struct Envoy {
     pub(crate) config: FilterConfig,
     pub(crate) shared: SharedData,
     pub(crate) discovered: Discovered,
+    /// Hosts it lost for a while.
+    pub(crate) hidden: BTreeSet<String>,
     /// Its clusters come from files: the service does not see when it has them.
     pub(crate) by_files: bool,
     /// How far its clock is off.
@@ -126,6 +128,12 @@ impl SharedData {
 }
 
 impl Envoy {
+    /// The addresses it can dial, by cluster.
+    pub(crate) fn dialable(&self) -> BTreeMap<&str, &str> {
+        let all = self.discovered.clusters.iter().map(|(name, address)| (name.as_str(), address.as_str()));
+        all.filter(|(_, address)| !self.hidden.contains(*address)).collect()
+    }
+
     /// Takes over a newer topology or fleet from shared data.
     pub(crate) fn refresh(&mut self, vm: usize) {
         let (shared, cell) = (&self.shared, &mut self.vms[vm]);

@@ -53,10 +53,11 @@ pub(crate) enum Fault {
     PagesUploaded,
     ServiceLostItsFile,
     TargetNamed,
+    HostsVanished,
 }
 
 impl Fault {
-    pub(crate) const ALL: [Self; 46] = [
+    pub(crate) const ALL: [Self; 47] = [
         Self::RouteLost,
         Self::RouteReplyLost,
         Self::RouteLate,
@@ -103,6 +104,7 @@ impl Fault {
         Self::PagesUploaded,
         Self::ServiceLostItsFile,
         Self::TargetNamed,
+        Self::HostsVanished,
     ];
 }
 

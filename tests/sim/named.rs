@@ -4,6 +4,7 @@ use crate::client::Session;
 use crate::faults::Fault;
 use crate::plan::Timed;
 use crate::request::Request;
+use crate::worker::Endpoint;
 use crate::world::World;
 use routing::contract::{Affinity, Policy};
 use routing::header;
@@ -27,10 +28,13 @@ impl World {
         let changes = |fault: &Timed| matches!(fault, Timed::RanksChange { worker: n } | Timed::RanksGrow { worker: n } | Timed::RanksShrink { worker: n } if *n == worker);
         let fixed = !self.plan.timed.iter().any(|(_, fault)| changes(fault));
         let (draw, wanted) = (self.rng.next(), self.rng.per_mille(500));
-        let endpoint = self.workers[worker].live_endpoints().next().filter(|_| fixed && wanted);
-        let (start, size) = endpoint.map(|endpoint| endpoint.of)?;
-        let takes = endpoint.is_some_and(|endpoint| self.workers[worker].takes_ranks(endpoint));
-        Some((worker, takes.then(|| start + u32::try_from(draw % u64::from(size)).unwrap())))
+        let own = &self.workers[worker];
+        let endpoint =
+            own.live_endpoints().next().filter(|endpoint| fixed && wanted && own.takes_ranks(endpoint));
+        let rank = endpoint.map(|Endpoint { of: (start, size), .. }| {
+            start + u32::try_from(draw % u64::from(*size)).unwrap()
+        });
+        Some((worker, rank))
     }
 
     /// What a request of this session asks for: mostly its home, now and then another worker, or one that never was.

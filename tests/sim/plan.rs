@@ -114,6 +114,12 @@ pub(crate) enum Timed {
     WorkerJoins {
         worker: usize,
     },
+    /// Envoy loses a worker's hosts although it is declared.
+    HostsVanish {
+        envoy: usize,
+        worker: usize,
+        lasts: u64,
+    },
     EnvoyClockJumps {
         envoy: usize,
         by_ms: i64,
@@ -136,7 +142,9 @@ impl Plan {
         let net = if calm { calm_net(&mut rng) } else { rough_net(&mut rng) };
         let mut timed = if calm { Vec::new() } else { timed(&mut rng, envoys, vms, workers.len()) };
         timed.extend(harmless(&mut rng, envoys, policy, &mut workers));
-        let by_files = rng.per_mille(250).then(|| rng.below(envoys));
+        let trust = policy == Policy::Direct || rng.per_mille(250);
+        // Where targets are exact, an Envoy that does not know a host yet must show.
+        let by_files = rng.per_mille(if trust { 700 } else { 250 }).then(|| rng.below(envoys));
         Self {
             envoys,
             vms,
@@ -162,7 +170,7 @@ impl Plan {
                 1 => RankChoice::Pinned,
                 _ => RankChoice::Auto,
             },
-            trust: policy == Policy::Direct || rng.per_mille(250),
+            trust,
         }
     }
 
@@ -198,6 +206,11 @@ fn harmless(rng: &mut Rng, envoys: usize, policy: Policy, workers: &mut [WorkerP
     // Under `session_hash` its share of the sessions moves there.
     if rng.per_mille(250) && policy != Policy::SessionHash {
         when(rng, Timed::WorkerJoins { worker: workers.len() - 1 });
+    }
+    if rng.per_mille(if policy == Policy::Direct { 700 } else { 120 }) {
+        let (envoy, worker) = (rng.below(envoys), rng.below(workers.len()));
+        let lasts = rng.within(300, 2500);
+        when(rng, Timed::HostsVanish { envoy, worker, lasts });
     }
     for _ in 0..rng.below(3) {
         let (worker, lasts) = (rng.below(workers.len()), rng.within(200, 3000));

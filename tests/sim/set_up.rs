@@ -46,6 +46,7 @@ impl World {
             config,
             shared,
             discovered,
+            hidden: BTreeSet::new(),
             by_files,
             skew_ms: 0,
             disturbed: Timestamp(0),

@@ -41,6 +41,7 @@ impl World {
             Timed::RanksShrink { worker } => self.regrow(worker, 8, 4),
             Timed::WorkerRestarts { worker, lasts } => self.restart_worker(worker, lasts),
             Timed::WorkerJoins { worker } => self.join(worker),
+            Timed::HostsVanish { envoy, worker, lasts } => self.hosts_vanish(envoy, worker, lasts),
             Timed::EnvoyClockJumps { envoy, by_ms } => self.envoy_clock_jumps(envoy, by_ms),
             Timed::ServiceClockLeaps { by } => self.service_clock_leaps(by),
         }
@@ -123,6 +124,15 @@ impl World {
                 },
             );
         }
+    }
+
+    /// One Envoy drops the hosts of a worker and finds them again; what it is told of workers does not change.
+    fn hosts_vanish(&mut self, envoy: usize, worker: usize, lasts: u64) {
+        self.fired.count(Fault::HostsVanished);
+        let addresses: Vec<String> =
+            self.workers[worker].live_endpoints().map(|e| e.address.clone()).collect();
+        self.envoys[envoy].hidden.extend(addresses.clone());
+        self.after(lasts, Event::HostsBack { envoy, addresses });
     }
 
     fn join(&mut self, worker: usize) {

@@ -32,8 +32,11 @@ impl World {
         let known = directory.as_ref().is_some_and(|directory| directory.dialled(address).is_some());
         // What this VM believes of the endpoint may be what was declared before, as long as it has not heard of the change.
         let told = self.envoys[request.at.envoy].vms[request.at.vm].topologies() == request.topologies;
-        let believed = directory.as_ref().and_then(|directory| directory.dialled(address));
-        let believed = believed.map(|(_, e)| (e.dp_start, e.dp_size));
+        let believed = directory.as_ref().and_then(|directory| {
+            let here = directory.dialled(address).map(|(_, e)| (e.dp_start, e.dp_size));
+            // Under cluster steering Envoy may know the new address of a worker before the VM does.
+            here.or_else(|| directory.worker_by_id(&worker.id).map(|(_, w)| (w.dp_start, w.dp_size)))
+        });
         let current = worker.hashed(&endpoint, session.rank_hash);
         let endpoint = endpoint.as_believed(believed);
         // A binding outlives a change of ranks that keeps its rank, so then only the range is checked.

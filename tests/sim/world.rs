@@ -119,6 +119,10 @@ pub(crate) enum Event {
         call: u64,
         good: bool,
     },
+    HostsBack {
+        envoy: usize,
+        addresses: Vec<String>,
+    },
     CheckBuried {
         envoy: usize,
         dead: Epoch,
@@ -346,6 +350,9 @@ impl World {
             Event::WatchHeld { call } => self.watch_held(call),
             Event::PagesArrive { at, call, upload } => self.pages_arrive(at, call, *upload),
             Event::PagesAnswered { at, call, good } => self.pages_answered(at, call, good),
+            Event::HostsBack { envoy, addresses } => {
+                self.envoys[envoy].hidden.retain(|address| !addresses.contains(address));
+            }
             Event::CheckBuried { envoy, dead } => self.check_buried(envoy, dead),
             Event::DeclaredAgain { life, spec } => self.declared_again(life, *spec),
             Event::MovesAgain { envoy, moves } => {
