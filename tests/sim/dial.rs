@@ -15,6 +15,11 @@ use routing::header;
 impl World {
     /// Headers go on: Envoy's router takes over.
     pub(crate) fn dispatch(&mut self, request: &mut Request) {
+        if self.bug == Some(Bug::NamedRanksAreDropped)
+            && request.named.as_ref().is_some_and(|(_, rank)| rank.is_some())
+        {
+            request.headers.remove(header::VLLM_RANK);
+        }
         request.paused = false;
         request.phase = Phase::Waiting;
         if request.decisions.len() != 1 {
@@ -85,7 +90,8 @@ impl World {
             if let Some(counter) = start.count {
                 self.count(request, counter);
             }
-            if let Some(reply) = start.refuse {
+            let goes_on = self.bug == Some(Bug::RefusedAttemptsGoOn);
+            if let Some(reply) = start.refuse.filter(|_| !goes_on) {
                 return self.attempt_refused(request, reply.status);
             }
         }

@@ -181,4 +181,16 @@ pub(crate) enum Bug {
     NoUploads,
     /// A new watching VM believes that nobody showed gauges before it.
     NewWatcherTrustsGauges,
+    /// Envoy goes on although the upstream role answered in the host's place.
+    RefusedAttemptsGoOn,
+    /// Touches are lost on their way.
+    TouchesAreLost,
+    /// Touches do not say where the binding is.
+    TouchesNameNoSlot,
+    /// The rank that a caller names does not reach the worker.
+    NamedRanksAreDropped,
+    /// A turn that is served elsewhere this once is taken for its session's new place.
+    SpillsMove,
+    /// What was true before the ranks grew is believed for ever by one Envoy.
+    TopologiesAreDropped,
 }

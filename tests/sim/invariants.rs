@@ -2,7 +2,7 @@
 //!
 //! Oracles of its own where that is cheap: who declared which rank, which turn is pinned, which record may follow another.
 
-use crate::faults::{Cost, Fault};
+use crate::faults::{Bug, Cost, Fault};
 use crate::request::{Phase, Request};
 use crate::service::TTL;
 use crate::world::World;
@@ -139,7 +139,7 @@ impl World {
     pub(crate) fn landed(&mut self, request: &Request) {
         let Some(landed) = request.landed.clone() else { return };
         self.stats.accepted += 1;
-        if request.spilled {
+        if request.spilled && self.bug != Some(Bug::SpillsMove) {
             // Served elsewhere this once: its binding stays, and the next turns show it.
             return self.fired.count(Fault::Spilled);
         }

@@ -148,8 +148,13 @@ fn replay() {
 }
 
 fn is_noticed(bug: Bug, by: &[&str]) {
-    let mut found = BUG_SEEDS.filter_map(|seed| Some((seed, play(seed, Some(bug), false).violation?)));
-    let Some((seed, violation)) = found.next() else { panic!("{bug:?} went unnoticed in {BUG_SEEDS:?}") };
+    is_noticed_in(BUG_SEEDS, bug, by);
+}
+
+fn is_noticed_in(seeds: std::ops::Range<u64>, bug: Bug, by: &[&str]) {
+    let mut found = seeds.clone().filter_map(|seed| Some((seed, play(seed, Some(bug), false).violation?)));
+    let Some((seed, violation)) = found.next() else { panic!("{bug:?} went unnoticed in {seeds:?}") };
+    println!("{bug:?}: seed {seed}");
     assert!(
         by.contains(&violation.invariant),
         "{bug:?} in seed {seed} broke another invariant: {violation:?}"
@@ -188,4 +193,60 @@ fn dropped_moves_are_noticed() {
 #[test]
 fn a_pinned_turn_that_asks_is_noticed() {
     is_noticed(Bug::SecondVmSeesNoPages, &["a pinned turn makes no call"]);
+}
+
+#[test]
+fn gauges_that_nobody_takes_over_are_noticed() {
+    is_noticed(Bug::NewWatcherTrustsGauges, &["gauges return to 0"]);
+}
+
+#[test]
+fn dead_vms_that_are_not_told_are_noticed() {
+    is_noticed(Bug::DeadVmsAreNotTold, &["the service hears of dead VMs"]);
+}
+
+#[test]
+fn an_exact_target_that_is_missed_is_noticed() {
+    is_noticed(
+        Bug::RefusedAttemptsGoOn,
+        &["a named target is served exactly or not at all", "a session keeps its slot"],
+    );
+}
+
+#[test]
+fn a_named_rank_that_is_dropped_is_noticed() {
+    let by = ["a named rank is the one on the wire", "a session's rank is its own on each worker"];
+    is_noticed(Bug::NamedRanksAreDropped, &by);
+}
+
+#[test]
+fn lost_touches_are_noticed() {
+    is_noticed(
+        Bug::TouchesAreLost,
+        &["a session in use does not grow old", "Envoys agree in the end", "no version has two slots"],
+    );
+}
+
+#[test]
+fn spilled_turns_that_move_their_session_are_noticed() {
+    is_noticed(Bug::SpillsMove, &["a session keeps its slot"]);
+}
+
+#[test]
+fn an_envoy_that_does_not_hear_of_new_ranks_is_noticed() {
+    is_noticed(Bug::TopologiesAreDropped, &["every VM learns the fleet"]);
+}
+
+#[test]
+fn pages_that_are_not_uploaded_are_noticed() {
+    is_noticed(Bug::NoUploads, &["a session keeps its slot"]);
+}
+
+#[test]
+fn touches_without_a_slot_are_noticed() {
+    is_noticed_in(
+        160..3000,
+        Bug::TouchesNameNoSlot,
+        &["no version has two slots", "Envoys agree in the end"],
+    );
 }

@@ -183,6 +183,13 @@ impl Plan {
         }
     }
 
+    /// This Envoy's clock goes forward at some time.
+    pub(crate) fn leaps_ahead(&self, envoy: usize) -> bool {
+        let ahead =
+            |fault: &Timed| matches!(fault, Timed::EnvoyClockJumps { envoy: n, by_ms: 1.. } if *n == envoy);
+        self.timed.iter().any(|(_, fault)| ahead(fault))
+    }
+
     /// Not there from the beginning.
     pub(crate) fn joins_late(&self, worker: usize) -> bool {
         self.timed

@@ -2,7 +2,7 @@
 //!
 //! A restart is a new `State` with a new epoch and the declared workers; polls and calls that were there are cut.
 
-use crate::envoy::Discovered;
+use crate::envoy::{Discovered, Envoy};
 use crate::faults::{Bug, Cost, Fault};
 use crate::world::{Event, VmAt, World};
 use routing::config::Steering;
@@ -10,7 +10,8 @@ use routing::contract::{
     Entry, PoolInfo, Report, RouteReply, RouteRequest, Target, WATCH_HOLD_MS_MAX, WatchQuery, WatchReply,
 };
 use routing::flow::RouteFailure;
-use routing::id::{Cursor, Epoch, PoolName, WorkerId};
+use routing::id::{Cursor, Epoch, PoolName, SessionId, WorkerId};
+use routing::page::Certainty;
 use routing::time::Millis;
 use state_service::config::{OtherPools, ServiceConfig};
 use state_service::declare::WorkerSpec;
@@ -132,7 +133,7 @@ impl World {
         let epoch = Epoch(self.rng.next() >> 12 | 1);
         self.service.state = State::new(epoch, self.state_config());
         self.bindings_seen.clear();
-        self.cost_all(Cost::Restarted);
+        self.restart_costs();
         let keeps_file = self.service.keeps_file || !self.faults_on;
         for spec in self.service.declared.clone().into_values() {
             if keeps_file {
@@ -149,6 +150,26 @@ impl World {
         } else {
             self.fired.count(Fault::ServiceLostItsFile);
         }
+    }
+
+    /// A binding survives the service: some Envoy has it in its pages, and nothing about it is under way. All others may move.
+    fn restart_costs(&mut self) {
+        for n in 0..self.sessions.len() {
+            let Some(id) = self.sessions[n].id else { continue };
+            let told = |envoy: &Envoy| envoy.vms.iter().all(|cell| cell.vm.reports.about(id).is_empty());
+            let under_way = self.sessions[n].open > 0 || !self.envoys.iter().all(told);
+            if self.sessions[n].begun && (under_way || !self.is_kept(id)) {
+                self.cost(n, Cost::Restarted);
+            }
+        }
+    }
+
+    /// Whether an Envoy will tell a new service of this binding. To one whose clock leaps ahead it looks expired.
+    fn is_kept(&self, id: SessionId) -> bool {
+        let evicts = self.plan.pages.0 <= 2;
+        let bound = |envoy: &Envoy| envoy.shared.record(id).is_some_and(|r| r.certainty == Certainty::Bound);
+        let kept = |(n, envoy): (usize, &Envoy)| bound(envoy) && !self.plan.leaps_ahead(n);
+        !evicts && self.envoys.iter().enumerate().any(kept)
     }
 
     pub(crate) fn declared_again(&mut self, life: u64, spec: WorkerSpec) {
@@ -197,6 +218,7 @@ impl World {
             let again: Vec<Entry> = report.entries.iter().filter_map(|entry| self.elsewhere(entry)).collect();
             report.entries.extend(again);
         }
+        self.spoil_touches(&mut report);
         self.apply(Command::Report(report));
         let lost = self.net().report_lost;
         if self.rng.per_mille(lost) {
@@ -204,6 +226,17 @@ impl World {
         }
         for delay in self.reply_delays(Fault::ReportReplyTwice, Fault::ReportReplyLate) {
             self.after(delay, Event::ReportAnswered { at, call, good: true });
+        }
+    }
+
+    fn spoil_touches(&self, report: &mut Report) {
+        if self.bug == Some(Bug::TouchesAreLost) {
+            report.entries.retain(|entry| !matches!(entry, Entry::Touched { .. }));
+        }
+        for entry in report.entries.iter_mut().filter(|_| self.bug == Some(Bug::TouchesNameNoSlot)) {
+            if let Entry::Touched { slot, .. } = entry {
+                *slot = None;
+            }
         }
     }
 
