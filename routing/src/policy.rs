@@ -127,22 +127,6 @@ pub fn rendezvous(candidates: &[Candidate], session: SessionId) -> Option<usize>
     best.map(|(index, _)| index)
 }
 
-/// All candidates in rendezvous order: what a session falls back to, one after the other.
-#[must_use]
-pub fn rendezvous_order(candidates: &[Candidate], session: SessionId) -> Vec<usize> {
-    let score = |index: &usize| {
-        let candidate = candidates.get(*index);
-        let cost = candidate.map_or(u64::MAX, |c| rendezvous_cost(rendezvous_draw(session, c.worker_hash)));
-        (cost, candidate.map_or(1, |c| c.weight.max(1)))
-    };
-    let mut order: Vec<usize> = (0..candidates.len()).collect();
-    order.sort_by(|a, b| {
-        let (a, b) = (score(a), score(b));
-        (u128::from(a.0) * u128::from(b.1)).cmp(&(u128::from(b.0) * u128::from(a.1)))
-    });
-    order
-}
-
 /// `draw` scaled to `0..n` without modulo bias worth speaking of (n is small, the draw has 64 bits).
 #[must_use]
 pub fn uniform(n: usize, draw: u64) -> Option<usize> {

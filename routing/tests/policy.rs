@@ -8,8 +8,8 @@ use wasm_bindgen_test::wasm_bindgen_test as test;
 use routing::contract::{DEVICE_RATIO_DEFAULT, Device, Policy};
 use routing::id::SessionId;
 use routing::policy::{
-    Candidate, Chance, Rules, choose, device_aware, least_loaded, mix, power_of_two, rendezvous,
-    rendezvous_order, round_robin, uniform,
+    Candidate, Chance, Rules, choose, device_aware, least_loaded, mix, power_of_two, rendezvous, round_robin,
+    uniform,
 };
 
 const ALL: [Policy; 6] = [
@@ -49,7 +49,7 @@ fn without_candidates_nothing_is_chosen() {
         assert_eq!(by(policy, &[], Some(SessionId(1)), 1), None);
     }
     assert_eq!(uniform(0, 5), None);
-    assert_eq!(rendezvous_order(&[], SessionId(1)), Vec::<usize>::new());
+    assert_eq!(rendezvous(&[], SessionId(1)), None);
 }
 
 #[test]
@@ -96,21 +96,24 @@ fn session_hash_looks_at_the_session_alone() {
 }
 
 #[test]
-fn the_order_is_a_permutation_that_begins_with_the_choice() {
+fn without_the_winner_the_others_keep_their_order() {
     for n in 0..300u64 {
         let mut candidates = with_loads(&[0; 7]);
         for (at, candidate) in candidates.iter_mut().enumerate() {
             candidate.weight = 1 + u32::try_from(mix(n, at as u64) % 9).unwrap();
         }
         let session = SessionId(u128::from(mix(11, n)));
-        let order = rendezvous_order(&candidates, session);
-        assert_eq!(order.first().copied(), rendezvous(&candidates, session));
-        let mut sorted = order.clone();
-        sorted.sort_unstable();
-        assert_eq!(sorted, [0, 1, 2, 3, 4, 5, 6]);
-        // The rest is what would be chosen if the ones before were away.
-        let rest: Vec<Candidate> = order[1..].iter().map(|at| candidates[*at]).collect();
-        assert_eq!(rendezvous(&rest, session), Some(0));
+        let winner = rendezvous(&candidates, session).unwrap();
+        for away in (0..7).filter(|away| *away != winner) {
+            let mut fewer = candidates.clone();
+            let gone = fewer.remove(away);
+            let still = fewer[rendezvous(&fewer, session).unwrap()].worker_hash;
+            assert_eq!(
+                still, candidates[winner].worker_hash,
+                "{} leaving moves nobody else",
+                gone.worker_hash
+            );
+        }
     }
 }
 
