@@ -142,6 +142,10 @@ impl Plan {
         let net = if calm { calm_net(&mut rng) } else { rough_net(&mut rng) };
         let mut timed = if calm { Vec::new() } else { timed(&mut rng, envoys, vms, workers.len()) };
         timed.extend(harmless(&mut rng, envoys, policy, &mut workers));
+        if rng.per_mille(300) {
+            let at = rng.within(CHAOS_BEGINS, CHAOS_ENDS - 3000);
+            timed.push((at, Timed::VmDies { envoy: rng.below(envoys), vm: rng.below(vms) }));
+        }
         let trust = policy == Policy::Direct || rng.per_mille(250);
         // Where targets are exact, an Envoy that does not know a host yet must show.
         let by_files = rng.per_mille(if trust { 700 } else { 250 }).then(|| rng.below(envoys));
@@ -176,11 +180,11 @@ impl Plan {
 
     /// Whether a session's turns carry the rank of its hash where nothing binds another.
     pub(crate) fn sends_hashed_ranks(&self) -> bool {
-        match (self.affinity, self.rank) {
-            (Affinity::Off, _) | (_, RankChoice::Engine) => false,
-            (Affinity::Soft, RankChoice::Auto) => false,
-            _ => true,
-        }
+        let engines = matches!(
+            (self.affinity, self.rank),
+            (Affinity::Off, _) | (_, RankChoice::Engine) | (Affinity::Soft, RankChoice::Auto)
+        );
+        !engines
     }
 
     /// This Envoy's clock goes forward at some time.
@@ -218,6 +222,11 @@ fn harmless(rng: &mut Rng, envoys: usize, policy: Policy, workers: &mut [WorkerP
         let (envoy, worker) = (rng.below(envoys), rng.below(workers.len()));
         let lasts = rng.within(300, 2500);
         when(rng, Timed::HostsVanish { envoy, worker, lasts });
+    }
+    if rng.per_mille(200) {
+        let (silent, keeps_file) = (rng.per_mille(500), rng.per_mille(500));
+        let down = rng.within(0, 1500);
+        when(rng, Timed::ServiceRestarts { silent, down, keeps_file });
     }
     for _ in 0..rng.below(3) {
         let (worker, lasts) = (rng.below(workers.len()), rng.within(200, 3000));

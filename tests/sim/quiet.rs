@@ -134,6 +134,28 @@ impl World {
         }
     }
 
+    /// Every Envoy that pins a session pins it where the service has it.
+    pub(crate) fn check_pages(&mut self) {
+        let mut found = None;
+        // What an Envoy refuses it does not touch, so its record may be as old as it likes.
+        let served = |s: &Session| s.finals.iter().flatten().count() == self.envoys.len();
+        let judged = |s: &Session| served(s) && !may_last(&s.costs);
+        for (n, session) in self.sessions.iter().enumerate().filter(|(_, session)| judged(session)) {
+            let view = session.id.and_then(|id| self.service.state.session(self.service_now(), id));
+            let Some(view) = view.filter(|view| view.state == SessionState::Bound) else { continue };
+            let stale = self.envoys.iter().find_map(|envoy| {
+                let record = envoy.shared.record(view.id)?;
+                let pinned = record.certainty == Certainty::Bound
+                    && envoy.vms.iter().any(|cell| cell.vm.generation == record.generation);
+                (pinned && record.version != view.version).then_some(record)
+            });
+            found = stale.map(|record| format!("session {n}: {record:?}, {view:?}")).or(found);
+        }
+        if let Some(found) = found {
+            self.violate("pages are where the service is", &found);
+        }
+    }
+
     /// One version names one slot, in every page and at the service.
     pub(crate) fn check_versions(&mut self) {
         let mut found = None;

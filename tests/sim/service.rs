@@ -1,8 +1,8 @@
 //! The service: one `State` and a shell as thin as the real one. Mirrors `state-service/src/{service,http}`.
 //!
-//! A restart is a new `State` with a new epoch and the declared workers; polls and calls that were there are cut.
+//! Its death and its next life are in `restart.rs`.
 
-use crate::envoy::{Discovered, Envoy};
+use crate::envoy::Discovered;
 use crate::faults::{Bug, Cost, Fault};
 use crate::world::{Event, VmAt, World};
 use routing::config::Steering;
@@ -10,8 +10,7 @@ use routing::contract::{
     Entry, PoolInfo, Report, RouteReply, RouteRequest, Target, WATCH_HOLD_MS_MAX, WatchQuery, WatchReply,
 };
 use routing::flow::RouteFailure;
-use routing::id::{Cursor, Epoch, PoolName, SessionId, WorkerId};
-use routing::page::Certainty;
+use routing::id::{Cursor, Epoch, PoolName, WorkerId};
 use routing::time::Millis;
 use state_service::config::{OtherPools, ServiceConfig};
 use state_service::declare::WorkerSpec;
@@ -128,61 +127,6 @@ impl World {
         }
     }
 
-    pub(crate) fn restart_service(&mut self) {
-        self.stop_service(Standing::Up);
-        let epoch = Epoch(self.rng.next() >> 12 | 1);
-        self.service.state = State::new(epoch, self.state_config());
-        self.bindings_seen.clear();
-        self.restart_costs();
-        let keeps_file = self.service.keeps_file || !self.faults_on;
-        for spec in self.service.declared.clone().into_values() {
-            if keeps_file {
-                self.apply(Command::PutWorker { spec });
-            } else {
-                // Whoever runs them declares them again, one after the other.
-                let delay = self.rng.within(50, 700);
-                let life = self.service.life;
-                self.after(delay, Event::DeclaredAgain { life, spec: Box::new(spec) });
-            }
-        }
-        if keeps_file {
-            self.apply(Command::EarlierLife { all_told: true });
-        } else {
-            self.fired.count(Fault::ServiceLostItsFile);
-        }
-    }
-
-    /// A binding survives the service: some Envoy has it in its pages, and nothing about it is under way. All others may move.
-    fn restart_costs(&mut self) {
-        for n in 0..self.sessions.len() {
-            let Some(id) = self.sessions[n].id else { continue };
-            let told = |envoy: &Envoy| envoy.vms.iter().all(|cell| cell.vm.reports.about(id).is_empty());
-            let under_way = self.sessions[n].open > 0 || !self.envoys.iter().all(told);
-            if self.sessions[n].begun && (under_way || !self.is_kept(id)) {
-                self.cost(n, Cost::Restarted);
-            }
-        }
-    }
-
-    /// Whether an Envoy will tell a new service of this binding. To one whose clock leaps ahead it looks expired.
-    fn is_kept(&self, id: SessionId) -> bool {
-        let evicts = self.plan.pages.0 <= 2;
-        let bound = |envoy: &Envoy| envoy.shared.record(id).is_some_and(|r| r.certainty == Certainty::Bound);
-        let kept = |(n, envoy): (usize, &Envoy)| bound(envoy) && !self.plan.leaps_ahead(n);
-        !evicts && self.envoys.iter().enumerate().any(kept)
-    }
-
-    pub(crate) fn declared_again(&mut self, life: u64, spec: WorkerSpec) {
-        let current = self.service.declared.get(&spec.id) == Some(&spec);
-        if life == self.service.life && current && self.is_service_up() {
-            self.apply(Command::PutWorker { spec });
-        }
-    }
-
-    pub(crate) fn is_service_up(&self) -> bool {
-        self.service.standing == Standing::Up
-    }
-
     pub(crate) fn route_arrives(&mut self, request: u64, call: u64, body: RouteRequest) {
         match self.service.standing {
             Standing::Silent => return,
@@ -291,7 +235,7 @@ impl World {
             moves: Vec::new(),
             upload: false,
         };
-        self.answer_poll(&poll, nothing);
+        self.answer_poll(&poll, &nothing);
     }
 
     fn wake_polls(&mut self) {
@@ -299,13 +243,13 @@ impl World {
             let (query, salt) = (poll.query.clone(), self.rng.next());
             let mut effects = Vec::new();
             match self.service.state.apply(self.service_now(), Command::Watch { query, salt }, &mut effects) {
-                Reply::Watch(Some(news)) => self.answer_poll(&poll, *news),
+                Reply::Watch(Some(news)) => self.answer_poll(&poll, &news),
                 _ => self.service.polls.push(poll),
             }
         }
     }
 
-    fn answer_poll(&mut self, poll: &Poll, news: WatchReply) {
+    fn answer_poll(&mut self, poll: &Poll, news: &WatchReply) {
         let lost = self.net().watch_lost;
         let (at, call) = (poll.at, poll.call);
         if self.rng.per_mille(lost) {

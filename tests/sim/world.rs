@@ -281,6 +281,7 @@ impl World {
         self.play_finals();
         self.check_agreement();
         self.check_versions();
+        self.check_pages();
         self.check_touched();
         self.until(HEARTBEAT);
         self.until_told();

@@ -1,0 +1,68 @@
+//! The service's death and its next life: a new `State` with a new epoch, with its workers from a file or declared again one by one.
+//! Polls and calls that were there are cut.
+
+use crate::envoy::Envoy;
+use crate::faults::{Cost, Fault};
+use crate::service::Standing;
+use crate::world::{Event, World};
+use routing::id::{Epoch, SessionId};
+use routing::page::Certainty;
+use state_service::declare::WorkerSpec;
+use state_service::state::{Command, State};
+
+impl World {
+    pub(crate) fn restart_service(&mut self) {
+        self.stop_service(Standing::Up);
+        let epoch = Epoch(self.rng.next() >> 12 | 1);
+        self.service.state = State::new(epoch, self.state_config());
+        self.bindings_seen.clear();
+        self.restart_costs();
+        let keeps_file = self.service.keeps_file || !self.faults_on;
+        for spec in self.service.declared.clone().into_values() {
+            if keeps_file {
+                self.apply(Command::PutWorker { spec });
+            } else {
+                // Whoever runs them declares them again, one after the other.
+                let delay = self.rng.within(50, 700);
+                let life = self.service.life;
+                self.after(delay, Event::DeclaredAgain { life, spec: Box::new(spec) });
+            }
+        }
+        if keeps_file {
+            self.apply(Command::EarlierLife { all_told: true });
+        } else {
+            self.fired.count(Fault::ServiceLostItsFile);
+        }
+    }
+
+    /// A binding survives the service: some Envoy has it in its pages, and nothing about it is under way. All others may move.
+    fn restart_costs(&mut self) {
+        for n in 0..self.sessions.len() {
+            let Some(id) = self.sessions[n].id else { continue };
+            let told = |envoy: &Envoy| envoy.vms.iter().all(|cell| cell.vm.reports.about(id).is_empty());
+            let under_way = self.sessions[n].open > 0 || !self.envoys.iter().all(told);
+            if self.sessions[n].begun && (under_way || !self.is_kept(id)) {
+                self.cost(n, Cost::Restarted);
+            }
+        }
+    }
+
+    /// Whether an Envoy will tell a new service of this binding. To one whose clock leaps ahead it looks expired.
+    fn is_kept(&self, id: SessionId) -> bool {
+        let evicts = self.plan.pages.0 <= 2;
+        let bound = |envoy: &Envoy| envoy.shared.record(id).is_some_and(|r| r.certainty == Certainty::Bound);
+        let kept = |(n, envoy): (usize, &Envoy)| bound(envoy) && !self.plan.leaps_ahead(n);
+        !evicts && self.envoys.iter().enumerate().any(kept)
+    }
+
+    pub(crate) fn declared_again(&mut self, life: u64, spec: WorkerSpec) {
+        let current = self.service.declared.get(&spec.id) == Some(&spec);
+        if life == self.service.life && current && self.is_service_up() {
+            self.apply(Command::PutWorker { spec });
+        }
+    }
+
+    pub(crate) fn is_service_up(&self) -> bool {
+        self.service.standing == Standing::Up
+    }
+}
