@@ -6,11 +6,13 @@ use e2e::client::{CHAT, SESSION};
 use e2e::raw::{Raw, request};
 use e2e::{EngineSpec, Steering, World, WorldPlan};
 use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
 use crate::support::{
-    BOTH, bound_to, gauges, nothing_in_flight, stream, streaming, three_engines, turn, unprobed,
+    BOTH, binding, bound_to, gauges, nothing_in_flight, stream, streaming, three_engines, turn, unknown,
+    unprobed,
 };
 
 /// Three engines whose long answers are long.
@@ -42,7 +44,7 @@ async fn each_slot_has_its_own() {
             counted.map(|(slot, count)| ((slot.worker, slot.rank), count)).collect();
         assert_eq!(counted, expected, "{steering:?}");
         for (n, opened) in streams.into_iter().enumerate() {
-            if n % 2 == 0 {
+            if n.is_multiple_of(2) {
                 opened.reset().unwrap();
             }
         }
@@ -75,15 +77,19 @@ async fn times_out(steering: Steering) {
 async fn reset_by_the_engine() {
     for steering in BOTH {
         let world = unprobed(steering).start().await.unwrap();
-        let client = world.client();
-        for (n, fault) in ["reset", "die-mid-stream", "500", "reset", "die-mid-stream"].iter().enumerate() {
+        for fault in ["reset", "die-mid-stream", "500"] {
             for engine in &world.engines {
                 engine.fault(fault, Some(2)).await.unwrap();
             }
-            for m in 0..6 {
+            let mut turns = JoinSet::new();
+            for n in 0..12 {
+                let client = world.client();
                 // However it ends.
-                let _ = client.chat(Some(&format!("broken-{}", (n + m) % 7)), "x").await;
+                turns.spawn(
+                    async move { client.chat(Some(&format!("broken-{}", n % 7)), "x").await.map(drop) },
+                );
             }
+            turns.join_all().await;
             for engine in &world.engines {
                 engine.heal().await.unwrap();
             }
@@ -95,25 +101,39 @@ async fn reset_by_the_engine() {
 /// A filter behind ours refuses the body: Envoy's own 413, after the turn was placed. Neither counted nor committed.
 #[tokio::test]
 async fn too_large() {
-    for steering in BOTH {
-        let limit = json!({"name": "limit", "typed_config": {
-            "@type": "type.googleapis.com/envoy.extensions.filters.http.buffer.v3.Buffer", "max_request_bytes": 4096}});
-        let plan = unprobed(steering).edit(move |config| {
-            config.body_limit(4096)?;
-            config.before_router(&limit)
-        });
-        let world = plan.start().await.unwrap();
-        let (key, home) = bound_to(&world, "w0").await;
-        let client = world.client();
-        for n in 0..10 {
-            let key = if n % 2 == 0 { key.clone() } else { format!("large-{n}") };
-            let large = client.chat(Some(&key), &"x".repeat(60_000)).await.unwrap();
-            assert_eq!(large.status, 413, "{steering:?}");
-        }
-        nothing_in_flight(&world).await;
-        assert_eq!(turn(&client, &key).await, home);
-        crate::support::unknown(&world, "large-1").await;
+    let steering = Steering::Endpoints;
+    let limit = json!({"name": "limit", "typed_config": {
+        "@type": "type.googleapis.com/envoy.extensions.filters.http.buffer.v3.Buffer", "max_request_bytes": 4096}});
+    let plan = unprobed(steering).edit(move |config| {
+        config.body_limit(4096)?;
+        config.before_router(&limit)
+    });
+    let world = plan.start().await.unwrap();
+    let (key, home) = bound_to(&world, "w0").await;
+    let before = binding(&world, &key).await;
+    for n in 0..3 {
+        sends_too_much(&world, Some(&key)).await;
+        sends_too_much(&world, None).await;
+        let first = format!("large-{n}");
+        sends_too_much(&world, Some(&first)).await;
+        unknown(&world, &first).await;
     }
+    assert_eq!(turn(&world.client(), &key).await, home, "{steering:?}");
+    assert_eq!(binding(&world, &key).await, before, "{steering:?}");
+    nothing_in_flight(&world).await;
+}
+
+/// A request whose body grows too large once it is placed.
+async fn sends_too_much(world: &World, session: Option<&str>) {
+    let key = session.map(|key| format!("\n{SESSION}: {key}")).unwrap_or_default();
+    let bytes = request(&format!("POST {CHAT} HTTP/1.1{key}"), &[b'x'; 8_000]);
+    let mut client = Raw::connect(world.envoy().address()).await.unwrap();
+    let (now, later) = bytes.split_at(bytes.len() - 6_000);
+    client.send(now).await.unwrap();
+    gauges(world, 0, 1).await;
+    client.send(later).await.unwrap();
+    client.read_until("HTTP/1.1 413 ").await.unwrap();
+    gauges(world, 0, 0).await;
 }
 
 const ABORTS: usize = 10_000;
@@ -148,25 +168,26 @@ async fn ten_thousand_aborts() {
     }
     tokio::time::timeout(ABORTS_MAX, aborting.join_all()).await.expect("the aborts take minutes");
     println!("{ABORTS} aborts in {:?}", started.elapsed());
+    let answered = world.envoy().stat("http.openai.downstream_rq_2xx").await.unwrap();
+    assert!(answered >= ABORTS as u64 / 2, "only {answered} answers had begun");
     gauges(&world, 0, 0).await;
     for (id, _) in &named {
         crate::support::in_flight(&world, id, 0).await;
     }
 }
 
-/// One client that goes away, in one of four manners.
+/// One client that goes away: half of them once their answer has begun, the others before that; with a FIN or a reset.
 async fn abort(to: std::net::SocketAddr, n: usize) {
     let mut client = Raw::connect(to).await.unwrap();
     let head =
         format!("POST {CHAT} HTTP/1.1\n{SESSION}: abort-{}\ncontent-type: application/json", n % SESSIONS);
     let bytes = request(&head, br#"{"model":"tiny","messages":[]}"#);
-    let sent = if n % 4 < 2 { bytes.len() } else { bytes.len() - 8 };
+    let sent = if n % 4 == 3 { bytes.len() - 8 } else { bytes.len() };
     client.send(&bytes[..sent]).await.unwrap();
-    if n % 8 < 4 {
-        // Let it get a little further than the kernel's buffer.
-        tokio::task::yield_now().await;
+    if n.is_multiple_of(2) {
+        client.read_until("data:").await.unwrap();
     }
-    if n % 2 == 0 {
+    if n.is_multiple_of(3) {
         client.reset().unwrap();
     }
 }
@@ -183,23 +204,26 @@ async fn placed(world: &World) {
     .unwrap();
 }
 
-/// A worker that takes everything and never answers; cheap enough for ten thousand.
+/// A worker that begins an answer to everything and never ends it; cheap enough for ten thousand.
 async fn sink() -> std::net::SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     // Ends with the runtime of the test.
     tokio::spawn(async move {
         while let Ok((socket, _)) = listener.accept().await {
-            tokio::spawn(swallow(socket));
+            tokio::spawn(begin(socket));
         }
     });
     address
 }
 
-async fn swallow(mut socket: TcpStream) {
-    let mut nowhere = tokio::io::sink();
-    // Its end is the client's doing.
-    let _ = tokio::io::copy(&mut socket, &mut nowhere).await;
+async fn begin(mut socket: TcpStream) {
+    let head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\ndata: 1\n\n";
+    let (mut from, mut nowhere) = ([0; 1024], tokio::io::sink());
+    // Its end is the client's doing, whenever it comes.
+    if socket.read(&mut from).await.is_ok_and(|read| read > 0) && socket.write_all(head).await.is_ok() {
+        let _ = tokio::io::copy(&mut socket, &mut nowhere).await;
+    }
 }
 
 /// The gauges are the same few, whatever comes and goes.

@@ -15,24 +15,27 @@ use crate::support::{BOTH, binding, bound_to, served, stream, three_engines, tur
 /// F4: a turn of w0 that only the third worker takes. Every attempt carried the number its own host wants, or none.
 #[tokio::test]
 async fn each_attempt_carries_its_own_rank_or_none() {
+    let world = unprobed(Steering::Endpoints).start().await.unwrap();
+    let (key, home) = bound_to(&world, "w0").await;
+    world.forget().await.unwrap();
+    let client = world.client();
     for (refusing, serving) in [("w1", "w2"), ("w2", "w1")] {
-        let world = unprobed(Steering::Endpoints).start().await.unwrap();
-        let (key, home) = bound_to(&world, "w0").await;
-        world.forget().await.unwrap();
-        world.engine("w0").fault("503", None).await.unwrap();
-        world.engine(refusing).fault("503", None).await.unwrap();
-        assert_eq!(turn(&world.client(), &key).await.worker, serving);
-        let hash = rank_hash(key.as_bytes());
-        for engine in &world.engines {
-            let wanted = match engine.name() {
-                "w0" => home.rank,
-                "w1" => Some(hashed_rank(hash, 4, 4).unwrap().0),
-                _ => None,
-            };
-            let wanted: Vec<String> = wanted.iter().map(ToString::to_string).collect();
-            for seen in engine.requests().await.unwrap() {
-                assert_eq!(seen.values(VLLM_RANK), wanted, "at {}", engine.name());
-            }
+        for engine in ["w0", refusing] {
+            world.engine(engine).fault("503", None).await.unwrap();
+        }
+        assert_eq!(turn(&client, &key).await.worker, serving);
+        world.engine(refusing).heal().await.unwrap();
+    }
+    let hash = rank_hash(key.as_bytes());
+    for engine in &world.engines {
+        let wanted = match engine.name() {
+            "w0" => home.rank,
+            "w1" => Some(hashed_rank(hash, 4, 4).unwrap().0),
+            _ => None,
+        };
+        let wanted: Vec<String> = wanted.iter().map(ToString::to_string).collect();
+        for seen in engine.requests().await.unwrap() {
+            assert_eq!(seen.values(VLLM_RANK), wanted, "at {}", engine.name());
         }
     }
 }
@@ -106,15 +109,14 @@ async fn a_hybrid_worker_of_two_endpoints() {
 /// B5: many streams on a session's worker, and its turns are where they were, rank and all.
 #[tokio::test]
 async fn no_rank_drifts_under_rising_load() {
-    for steering in BOTH {
-        let engines = [slow("w0", 0), slow("w1", 4)];
-        let world = WorldPlan::new(steering, &engines).start().await.unwrap();
-        let (key, home) = bound_to(&world, "w0").await;
-        let mut streams = Vec::new();
-        for n in 0..20 {
-            streams.push(stream(&world, 0, Some(&key)).await);
-            assert_eq!(turn(&world.client(), &key).await, home, "{steering:?}: beside {n} streams");
-        }
+    let steering = Steering::Endpoints;
+    let engines = [slow("w0", 0), slow("w1", 4)];
+    let world = WorldPlan::new(steering, &engines).start().await.unwrap();
+    let (key, home) = bound_to(&world, "w0").await;
+    let mut streams = Vec::new();
+    for n in 0..20 {
+        streams.push(stream(&world, 0, Some(&key)).await);
+        assert_eq!(turn(&world.client(), &key).await, home, "{steering:?}: beside {n} streams");
     }
 }
 
@@ -130,9 +132,11 @@ const GROWN: [&str; 6] = ["session-1", "conv-42", "s", "grown-0", "grown-1", "gr
 async fn growing_from_one_rank_to_eight() {
     for steering in BOTH {
         let engines = [EngineSpec::new("w0", 8), EngineSpec::new("w1", 8)];
-        let world = WorldPlan::new(steering, &engines).envoys(2).start().await.unwrap();
+        let envoys = if steering == Steering::Endpoints { 2 } else { 1 };
+        let world = WorldPlan::new(steering, &engines).envoys(envoys).start().await.unwrap();
         declare_ranks(&world, 1).await;
-        let clients = [0, 1].map(|n| Client::fresh_connections(world.envoys[n].address()).unwrap());
+        let client = |envoy: &e2e::Envoy| Client::fresh_connections(envoy.address()).unwrap();
+        let clients: Vec<Client> = world.envoys.iter().map(client).collect();
         for (n, client) in clients.iter().enumerate() {
             no_rank_is_sent(&world, client, n).await;
         }

@@ -48,16 +48,14 @@ fn envoy_refuses_a_plugin_configuration_that_is_no_json() {
 /// Without its gauges the filter would count nothing and see no news: it must not start as if all were well.
 #[tokio::test]
 async fn envoy_refuses_to_start_where_statistics_hide_the_gauges() {
-    for steering in [Steering::Cluster, Steering::Endpoints] {
-        let scratch = Scratch::new().unwrap();
-        let mut bootstrap = Bootstrap::shipped(steering).unwrap();
-        bootstrap.without_stats("wasmcustom.rankpin.");
-        let refused = envoy::Envoy::start("hidden", scratch.path(), &bootstrap, 1).await;
-        let said = refused.err().expect("Envoy starts without the filter's gauges").to_string();
-        let told: Vec<&str> = said.lines().filter(|line| line.contains("gauges do not keep")).collect();
-        let all = "let stats_config.stats_matcher of the bootstrap include the prefix 'wasmcustom.rankpin.'";
-        assert!(!told.is_empty() && told.iter().all(|line| line.contains(all)), "{steering:?}: {said}");
-    }
+    let scratch = Scratch::new().unwrap();
+    let mut bootstrap = Bootstrap::shipped(Steering::Endpoints).unwrap();
+    bootstrap.without_stats("wasmcustom.rankpin.");
+    let refused = envoy::Envoy::start("hidden", scratch.path(), &bootstrap, 1).await;
+    let said = refused.expect_err("Envoy starts without the filter's gauges").to_string();
+    let told: Vec<&str> = said.lines().filter(|line| line.contains("gauges do not keep")).collect();
+    let all = "let stats_config.stats_matcher of the bootstrap include the prefix 'wasmcustom.rankpin.'";
+    assert!(!told.is_empty() && told.iter().all(|line| line.contains(all)), "{said}");
 }
 
 /// What Envoy says when it refuses.

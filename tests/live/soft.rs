@@ -8,7 +8,7 @@ use routing::header::VLLM_RANK;
 use serde_json::{Value, json};
 
 use crate::support::{
-    BOTH, binding, in_flight, nothing_in_flight, rank_is_its_own, stream, streamed_by, three_engines, turn,
+    binding, in_flight, nothing_in_flight, rank_is_its_own, stream, streamed_by, three_engines, turn,
 };
 
 /// Two workers whose long answers are long, before one Envoy thread: its own counts are the whole truth.
@@ -49,9 +49,7 @@ async fn fill(world: &World, key: &str, worker: &str, open: &mut Vec<Raw>, wante
 /// C3: margins 1.0 and 1.5. With two in flight on the best worker, a session stays beside 4 or 5 and leaves beside one more.
 #[tokio::test]
 async fn it_moves_exactly_past_the_margin() {
-    for (steering, percent, most) in
-        [(Steering::Cluster, 100, 4), (Steering::Endpoints, 150, 5), (Steering::Cluster, 150, 5)]
-    {
+    for (steering, percent, most) in [(Steering::Cluster, 100, 4), (Steering::Endpoints, 150, 5)] {
         let pool = json!({"affinity": "soft", "soft_margin_percent": percent});
         let world = pair(steering, pool).start().await.unwrap();
         let (other, opened) = first_stream(&world, "w1", 0).await;
@@ -77,31 +75,29 @@ async fn it_moves_exactly_past_the_margin() {
 /// A move whose turn fails moved nothing.
 #[tokio::test]
 async fn a_move_that_fails_leaves_the_binding() {
-    for steering in BOTH {
-        let world = pair(steering, json!({"affinity": "soft"})).start().await.unwrap();
-        let (key, opened) = first_stream(&world, "w0", 0).await;
-        let mut open = vec![opened];
-        fill(&world, &key, "w0", &mut open, 3).await;
-        let before = binding(&world, &key).await;
-        world.engine("w1").fault("500", Some(1)).await.unwrap();
-        let failed = world.client().chat(Some(&key), "move").await.unwrap();
-        assert_eq!(failed.status, 500, "{steering:?}: it did not try to move");
-        open.clear();
-        nothing_in_flight(&world).await;
-        assert_eq!(binding(&world, &key).await, before, "{steering:?}");
-        assert_eq!(turn(&world.client(), &key).await.worker, "w0");
-    }
+    let steering = Steering::Endpoints;
+    let world = pair(steering, json!({"affinity": "soft"})).start().await.unwrap();
+    let (key, opened) = first_stream(&world, "w0", 0).await;
+    let mut open = vec![opened];
+    fill(&world, &key, "w0", &mut open, 3).await;
+    let before = binding(&world, &key).await;
+    world.engine("w1").fault("500", Some(1)).await.unwrap();
+    let failed = world.client().chat(Some(&key), "move").await.unwrap();
+    assert_eq!(failed.status, 500, "{steering:?}: it did not try to move");
+    open.clear();
+    nothing_in_flight(&world).await;
+    assert_eq!(binding(&world, &key).await, before, "{steering:?}");
+    assert_eq!(turn(&world.client(), &key).await.worker, "w0");
 }
 
 #[tokio::test]
 async fn hard_never_moves_by_load() {
-    for steering in BOTH {
-        let world = pair(steering, json!({"affinity": "hard"})).start().await.unwrap();
-        let (key, opened) = first_stream(&world, "w0", 0).await;
-        let mut open = vec![opened];
-        fill(&world, &key, "w0", &mut open, 12).await;
-        assert_eq!(turn(&world.client(), &key).await.worker, "w0", "{steering:?}");
-    }
+    let steering = Steering::Cluster;
+    let world = pair(steering, json!({"affinity": "hard"})).start().await.unwrap();
+    let (key, opened) = first_stream(&world, "w0", 0).await;
+    let mut open = vec![opened];
+    fill(&world, &key, "w0", &mut open, 12).await;
+    assert_eq!(turn(&world.client(), &key).await.worker, "w0", "{steering:?}");
 }
 
 /// The worker is kept and the rank is the engine's; `rank` says otherwise in either direction.
@@ -111,9 +107,7 @@ async fn who_sends_a_rank() {
         (Steering::Cluster, "soft", "auto", false),
         (Steering::Endpoints, "soft", "auto", false),
         (Steering::Endpoints, "soft", "pinned", true),
-        (Steering::Cluster, "hard", "engine", false),
         (Steering::Endpoints, "hard", "engine", false),
-        (Steering::Cluster, "hard", "pinned", true),
     ] {
         let pool = json!({"affinity": affinity, "rank": rank});
         let world = WorldPlan::new(steering, &three_engines()).pool(pool).start().await.unwrap();
@@ -149,39 +143,37 @@ async fn who_sends_a_rank() {
 /// A run of failures is left at once while another worker is well.
 #[tokio::test]
 async fn a_suspect_worker_is_left() {
-    for steering in BOTH {
-        let world = pair(steering, json!({"affinity": "soft"})).start().await.unwrap();
-        let (key, opened) = first_stream(&world, "w0", 0).await;
-        drop(opened);
-        nothing_in_flight(&world).await;
-        world.engine("w0").fault("500", None).await.unwrap();
-        let client = world.client();
-        let mut failed = 0;
-        e2e::wait_for("the session to leave", async || {
-            let turn = client.chat(Some(&key), "x").await.unwrap();
-            failed += usize::from(turn.status == 500);
-            (turn.status == 200).then_some(())
-        })
-        .await
-        .unwrap();
-        // Three in a row make it suspect; a few more may pass until the filter has heard.
-        assert!(failed <= 20, "{steering:?}: {failed} turns failed before it was left");
-        assert_eq!(turn(&client, &key).await.worker, "w1");
-    }
+    let steering = Steering::Endpoints;
+    let world = pair(steering, json!({"affinity": "soft"})).start().await.unwrap();
+    let (key, opened) = first_stream(&world, "w0", 0).await;
+    drop(opened);
+    nothing_in_flight(&world).await;
+    world.engine("w0").fault("500", None).await.unwrap();
+    let client = world.client();
+    let mut failed = 0;
+    e2e::wait_for("the session to leave", async || {
+        let turn = client.chat(Some(&key), "x").await.unwrap();
+        failed += usize::from(turn.status == 500);
+        (turn.status == 200).then_some(())
+    })
+    .await
+    .unwrap();
+    // Three in a row make it suspect; a few more may pass until the filter has heard.
+    assert!(failed <= 20, "{steering:?}: {failed} turns failed before it was left");
+    assert_eq!(turn(&client, &key).await.worker, "w1");
 }
 
 /// No session state at all.
 #[tokio::test]
 async fn off_keeps_nothing() {
-    for steering in BOTH {
-        let pool = json!({"affinity": "off"});
-        let world = WorldPlan::new(steering, &three_engines()).pool(pool).start().await.unwrap();
-        let mut workers = std::collections::BTreeSet::new();
-        for _ in 0..30 {
-            workers.insert(turn(&world.client(), "nobody").await.worker);
-        }
-        assert_eq!(workers.len(), 3, "{steering:?}: {workers:?}");
-        assert_eq!(world.service.session("nobody").await.unwrap().status, 404);
-        nothing_in_flight(&world).await;
+    let steering = Steering::Cluster;
+    let pool = json!({"affinity": "off"});
+    let world = WorldPlan::new(steering, &three_engines()).pool(pool).start().await.unwrap();
+    let mut workers = std::collections::BTreeSet::new();
+    for _ in 0..30 {
+        workers.insert(turn(&world.client(), "nobody").await.worker);
     }
+    assert_eq!(workers.len(), 3, "{steering:?}: {workers:?}");
+    assert_eq!(world.service.session("nobody").await.unwrap().status, 404);
+    nothing_in_flight(&world).await;
 }

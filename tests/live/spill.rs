@@ -4,7 +4,7 @@ use e2e::client::Slot;
 use e2e::{Steering, World, wait_for};
 
 use crate::support::{
-    BOTH, asked, binding, bound_to, comes_home, nothing_in_flight, rank_is_its_own, turn, unprobed,
+    asked, binding, bound_to, comes_home, nothing_in_flight, rank_is_its_own, turn, unprobed,
 };
 
 /// C4: away, and back when the time the engine asked for is over.
@@ -52,16 +52,15 @@ async fn busy(steering: Steering, fault: &str, status: u16) {
 /// One busy rank does not shut its worker: another session's rank goes on.
 #[tokio::test]
 async fn one_rank_busy_is_not_its_worker() {
-    for steering in BOTH {
-        let world = unprobed(steering).start().await.unwrap();
-        let (busy, home) = bound_to(&world, "w0").await;
-        let (other, beside) = loop_until_other_rank(&world, &home).await;
-        let client = world.client();
-        world.engine("w0").fault("429=5", Some(1)).await.unwrap();
-        client.chat(Some(&busy), "now?").await.unwrap();
-        assert_ne!(turn(&client, &busy).await.worker, "w0", "{steering:?}");
-        assert_eq!(turn(&client, &other).await, beside, "{steering:?}: the whole worker was avoided");
-    }
+    let steering = Steering::Endpoints;
+    let world = unprobed(steering).start().await.unwrap();
+    let (busy, home) = bound_to(&world, "w0").await;
+    let (other, beside) = loop_until_other_rank(&world, &home).await;
+    let client = world.client();
+    world.engine("w0").fault("429=5", Some(1)).await.unwrap();
+    client.chat(Some(&busy), "now?").await.unwrap();
+    assert_ne!(turn(&client, &busy).await.worker, "w0", "{steering:?}");
+    assert_eq!(turn(&client, &other).await, beside, "{steering:?}: the whole worker was avoided");
 }
 
 /// A session of w0 on another rank than that.
@@ -77,43 +76,41 @@ async fn loop_until_other_rank(world: &World, than: &Slot) -> (String, Slot) {
 /// A 429 is an answer: it binds a session whose first turn nobody else could take.
 #[tokio::test]
 async fn a_first_turn_told_to_wait() {
-    for steering in BOTH {
-        let world = unprobed(steering).start().await.unwrap();
-        for engine in &world.engines {
-            engine.fault("429=1", None).await.unwrap();
-        }
-        let client = world.client();
-        assert_eq!(client.chat(Some("early"), "hello").await.unwrap().status, 429);
-        let bound = binding(&world, "early").await;
-        for engine in &world.engines {
-            engine.heal().await.unwrap();
-        }
-        wait_for("a turn at the bound worker", async || {
-            let slot = turn(&client, "early").await;
-            (slot.worker == bound.worker).then_some(())
-        })
-        .await
-        .unwrap();
-        assert_eq!(binding(&world, "early").await, bound, "{steering:?}");
+    let steering = Steering::Cluster;
+    let world = unprobed(steering).start().await.unwrap();
+    for engine in &world.engines {
+        engine.fault("429=1", None).await.unwrap();
     }
+    let client = world.client();
+    assert_eq!(client.chat(Some("early"), "hello").await.unwrap().status, 429);
+    let bound = binding(&world, "early").await;
+    for engine in &world.engines {
+        engine.heal().await.unwrap();
+    }
+    wait_for("a turn at the bound worker", async || {
+        let slot = turn(&client, "early").await;
+        (slot.worker == bound.worker).then_some(())
+    })
+    .await
+    .unwrap();
+    assert_eq!(binding(&world, "early").await, bound, "{steering:?}");
 }
 
 /// Nobody has room: a busy worker is better than none, and no turn waits.
 #[tokio::test]
 async fn all_are_busy() {
-    for steering in BOTH {
-        let world = unprobed(steering).start().await.unwrap();
-        let (key, _) = bound_to(&world, "w0").await;
-        for engine in &world.engines {
-            engine.fault("429=5", None).await.unwrap();
-        }
-        let client = world.client();
-        for _ in 0..6 {
-            assert_eq!(client.chat(Some(&key), "now?").await.unwrap().status, 429, "{steering:?}");
-        }
-        for engine in &world.engines {
-            engine.heal().await.unwrap();
-        }
-        assert_eq!(client.chat(Some(&key), "now?").await.unwrap().status, 200, "{steering:?}");
+    let steering = Steering::Endpoints;
+    let world = unprobed(steering).start().await.unwrap();
+    let (key, _) = bound_to(&world, "w0").await;
+    for engine in &world.engines {
+        engine.fault("429=5", None).await.unwrap();
     }
+    let client = world.client();
+    for _ in 0..6 {
+        assert_eq!(client.chat(Some(&key), "now?").await.unwrap().status, 429, "{steering:?}");
+    }
+    for engine in &world.engines {
+        engine.heal().await.unwrap();
+    }
+    assert_eq!(client.chat(Some(&key), "now?").await.unwrap().status, 200, "{steering:?}");
 }

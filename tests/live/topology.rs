@@ -11,6 +11,8 @@ use e2e::wait::{PATIENCE, wait_within};
 use e2e::{Bootstrap, EngineSpec, Scripted, Steering, World, WorldPlan, wait_for};
 use serde_json::json;
 
+use crate::support::{gauges, stream};
+
 const POOL: &str = "rankpin-pool-default";
 /// What the product promises for a worker declared by the API; printed beside the measurement, not asserted.
 const PROMISED: Duration = Duration::from_secs(2);
@@ -140,13 +142,16 @@ const WORKERS_A_ROUND: u16 = 50;
 
 #[tokio::test]
 async fn a_thousand_workers_added_and_removed_leave_no_statistics() {
-    let plan = WorldPlan::new(Steering::Endpoints, &[EngineSpec::new("w0", 4)]).probes_every_ms(0);
+    let engine = EngineSpec::new("w0", 4).with(&["--decode-us-per-token", "2000"]);
+    let plan = WorldPlan::new(Steering::Endpoints, &[engine]).probes_every_ms(0);
     let world = plan.edit(poll_often).start().await.unwrap();
     let client = world.client();
-    // Statistics that come with the first use are there after two rounds.
+    // Statistics that come with the first use are there after two rounds, and the gauge of its slot after a long turn.
     round(&world, 0).await;
     round(&world, 1).await;
-    client.chat(Some("counted"), "x").await.unwrap();
+    let long = stream(&world, 0, Some("counted")).await;
+    gauges(&world, 0, 1).await;
+    drop(long);
     let before = statistics(&world).await;
     for n in 2..ROUNDS + 2 {
         round(&world, n).await;
