@@ -36,6 +36,8 @@ impl Envoy {
         let mut command = Command::new(artifacts::envoy()?);
         command.arg("-c").arg(&config).arg("--admin-address-path").arg(&at);
         command.args(["--disable-hot-restart", "--concurrency", &threads.to_string()]);
+        // Access logs of a test that failed shall be whole.
+        command.args(["--file-flush-interval-msec", "100"]);
         let mut child = Child::spawn(name, command, &folder.join(format!("{name}.log")))?;
         let http = reqwest::Client::builder().no_proxy().timeout(ADMIN_TIMEOUT).build()?;
         let admin = wait_for("Envoy's admin", async || read_address(&mut child, &at).transpose()).await??;
