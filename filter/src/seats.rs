@@ -2,7 +2,6 @@
 
 use crate::{host, store, vm};
 use routing::contract::Entry;
-use routing::directory::Directory;
 use routing::header::{self, shared};
 use routing::seat::{self, Census, Share};
 use std::collections::BTreeMap;
@@ -56,8 +55,7 @@ pub(crate) struct Gauges {
 impl Gauges {
     /// This VM takes the watch over: what another one showed meanwhile is not known here.
     pub(crate) fn take_over(&mut self) {
-        let known = vm::with(|shared| shared.vm.directory.as_ref().map(Directory::gauges)).flatten();
-        self.census.doubt(known.unwrap_or_default());
+        self.census.doubt(0..store::number(shared::GAUGES));
     }
 
     /// Sums the seats into gauges, frees those of dead VMs and has the service told. Once a tick.
@@ -84,6 +82,10 @@ impl Gauges {
             None => {
                 let Some(id) = host::gauge(&header::gauge::slot_in_flight(gauge)) else { return };
                 self.ids.insert(gauge, id);
+                // A successor must know of it, whatever becomes of the worker it stands for.
+                if gauge >= store::number(shared::GAUGES) {
+                    store::put_number(shared::GAUGES, gauge + 1);
+                }
                 id
             }
         };

@@ -28,6 +28,16 @@ pub(crate) fn next_number(key: &str) -> u64 {
     next
 }
 
+/// A number in shared data that only the watching VM writes; 0 before it did.
+pub(crate) fn number(key: &str) -> u32 {
+    let bytes = host::shared(key).map(|(bytes, _)| bytes).unwrap_or_default();
+    bytes.first_chunk::<4>().map_or(0, |bytes| u32::from_le_bytes(*bytes))
+}
+
+pub(crate) fn put_number(key: &str, number: u32) {
+    host::set_shared(key, &number.to_le_bytes(), 0);
+}
+
 /// Creates all pages, unless another VM did; its geometry counts for everyone. Returns (pages, bytes of a page).
 pub(crate) fn open_pages(count: u32, bytes: usize) -> (u32, usize) {
     if let Some(geometry) = host::shared(shared::PAGES).and_then(|(value, _)| geometry(&value)) {

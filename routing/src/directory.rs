@@ -196,10 +196,13 @@ impl Directory {
         if open.is_empty() { members(|state| matches!(state, WorkerState::Suspect)) } else { open }
     }
 
-    /// Numbers of all gauges there may be: those of workers, and holes that removed ones left.
+    /// Workers of a pool among which `session_hash` divides its sessions. Suspects keep theirs, as bound sessions stay; workers
+    /// that drain or are down serve none.
     #[must_use]
-    pub fn gauges(&self) -> std::ops::Range<u32> {
-        0..self.workers.iter().filter_map(Worker::gauges_end).max().unwrap_or(0)
+    pub fn hashed_workers(&self, pool: &Pool) -> Vec<usize> {
+        let takes = |state: WorkerState| state.takes_new() || state == WorkerState::Suspect;
+        let usable = |at: &usize| self.workers.get(*at).is_some_and(|w| takes(w.state));
+        pool.members.iter().copied().filter(usable).collect()
     }
 
     /// How many workers may serve bound sessions.
@@ -243,12 +246,6 @@ impl Worker {
             nth -= endpoint.dp_size;
         }
         None
-    }
-
-    /// One above the number of its last gauge.
-    fn gauges_end(&self) -> Option<u32> {
-        let slots = if self.dp_size <= 1 { 1 } else { self.dp_size.saturating_add(1) };
-        self.first_slot?.checked_add(slots)
     }
 
     /// Number of a slot's gauge: ranks in order, then requests without a rank.

@@ -194,13 +194,7 @@ impl RequestFlow {
             (None, _) => return self.unpinned(env, here, head, Counter::SessionKeyMissing, out),
         };
         if matches!(here.pool.rules.policy, Policy::SessionHash) {
-            return match place::alone(here, session, None) {
-                Some(slot) => {
-                    let (session, why) = (Some(session), Counter::SessionHash);
-                    self.place(env, here, Placement { session, slot, why, pending: None, exact: false }, out)
-                }
-                None => self.without_worker(out),
-            };
+            return self.hashed(env, here, session, head, out);
         }
         let record = found_now(env, head, session);
         match place::from_record(here, record.as_ref(), env.vm.generation, env.now) {
@@ -210,6 +204,25 @@ impl RequestFlow {
             Choice::Held(slot, record) => self.join(env, here, session, slot, &record, out),
             Choice::Bound(..) | Choice::Unknown => self.ask(env, here, session, record, None, out),
         }
+    }
+
+    /// A turn under `session_hash`.
+    fn hashed(
+        &mut self,
+        env: &mut Env<'_>,
+        here: Here<'_>,
+        session: Session,
+        head: &impl Head,
+        out: &mut Vec<Effect>,
+    ) -> Next {
+        let Some(home) = place::by_hash(here, session) else { return self.without_worker(out) };
+        let (slot, why) = home_or_spill(env, here, session, home, head, Counter::SessionHash);
+        self.place(
+            env,
+            here,
+            Placement { session: Some(session), slot, why, pending: None, exact: false },
+            out,
+        )
     }
 
     /// A turn whose slot is in the cache. The usual one.
@@ -226,11 +239,10 @@ impl RequestFlow {
     ) -> Next {
         finish::touch(env, here.pool, session, record, out);
         let exact = here.pool.rules.policy == Policy::Direct;
-        let avoided = !exact && env.vm.troubles.avoids(env.now, slot.hash, slot.rank);
-        let elsewhere = avoided.then(|| place::spill(env, here, session, &slot, head)).flatten();
-        let (slot, why) = match elsewhere {
-            Some(slot) => (slot, Counter::Spilled),
-            None => (slot, Counter::Pinned),
+        let (slot, why) = if exact {
+            (slot, Counter::Pinned)
+        } else {
+            home_or_spill(env, here, session, slot, head, Counter::Pinned)
         };
         self.place(env, here, Placement { session: Some(session), slot, why, pending: None, exact }, out)
     }
@@ -313,6 +325,20 @@ impl RequestFlow {
         place::strip(out);
         Next::Continue
     }
+}
+
+/// Home, unless it was just unreachable or said it is busy, and there is another place.
+fn home_or_spill(
+    env: &mut Env<'_>,
+    here: Here<'_>,
+    session: Session,
+    home: Slot,
+    head: &impl Head,
+    why: Counter,
+) -> (Slot, Counter) {
+    let avoided = env.vm.troubles.avoids(env.now, home.hash, home.rank);
+    let elsewhere = avoided.then(|| place::spill(env, here, session, &home, head)).flatten();
+    elsewhere.map_or((home, why), |slot| (slot, Counter::Spilled))
 }
 
 /// What a turn commits that joined the hold of a cached record.

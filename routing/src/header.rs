@@ -125,6 +125,8 @@ pub mod shared {
     pub fn cursor(n: u32) -> String {
         format!("rankpin.cursor.{n}")
     }
+    /// Gauges of slots that this Envoy has shown so far are below this number.
+    pub const GAUGES: &str = "rankpin.gauges";
     /// Seats of VMs: more than threads of any Envoy.
     pub const SEATS: u32 = 128;
     /// Seat `n`: what one VM has in flight.

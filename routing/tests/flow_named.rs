@@ -55,15 +55,17 @@ fn what_disagrees_with_the_binding_is_refused_and_changes_nothing() {
     check(
         direct(),
         "head session=s worker=w1 rank=6; route held w1 rank 6 v1 hold 9; answer 200; end;
-         b: head session=s worker=w0; b: end; c: head session=s worker=w1 rank=5; c: end; page s; load",
+         b: head session=s worker=w0; b: route refused bound_elsewhere; b: end; c: head session=s worker=w1 rank=5; c: route timeout; c: end; page s; load",
         expect![[r#"
             head session=s worker=w1 rank=6 -> pause, ask
             route held w1 rank 6 v1 hold 9 -> put held w1/6 v1, #routed_held, resume, to worker-w1 rank 6
             answer 200 -> put bound w1/6 v1, #committed
             end -> nothing
-            b: head session=s worker=w0 -> pause, #named_refused, respond 400 {"error":{"message":"the session is bound to another target; name that one, or none","type":"invalid_request_error","param":null,"code":"session_bound_elsewhere"}}
+            b: head session=s worker=w0 -> pause, ask cached w1/6 v1 unsent [committed r1 hold 9 w1/6 v1]
+            b: route refused bound_elsewhere -> #named_refused, respond 400 {"error":{"message":"the session is bound to another target; name that one, or none","type":"invalid_request_error","param":null,"code":"session_bound_elsewhere"}}
             b: end -> nothing
-            c: head session=s worker=w1 rank=5 -> pause, #named_refused, respond 400 {"error":{"message":"the session is bound to another target; name that one, or none","type":"invalid_request_error","param":null,"code":"session_bound_elsewhere"}}
+            c: head session=s worker=w1 rank=5 -> pause, ask cached w1/6 v1 unsent [committed r1 hold 9 w1/6 v1]
+            c: route timeout -> #route_timeout, #named_refused, respond 400 {"error":{"message":"the session is bound to another target; name that one, or none","type":"invalid_request_error","param":null,"code":"session_bound_elsewhere"}}
             c: end -> nothing
             page s -> bound w1/6 v1
             load -> 0
@@ -77,11 +79,12 @@ fn a_worker_only_binding_takes_its_hashed_rank_and_no_other() {
     world.run("head session=session-1; route bound w1 v1; end");
     check(
         world,
-        "head session=session-1 worker=w1 rank=5; end; b: head session=session-1 worker=w1 rank=6; b: end",
+        "head session=session-1 worker=w1 rank=5; end; b: head session=session-1 worker=w1 rank=6; b: route timeout; b: end",
         expect![[r#"
             head session=session-1 worker=w1 rank=5 -> continue, #named, to worker-w1 rank 5
             end -> nothing
-            b: head session=session-1 worker=w1 rank=6 -> pause, #named_refused, respond 400 {"error":{"message":"the session is bound to another target; name that one, or none","type":"invalid_request_error","param":null,"code":"session_bound_elsewhere"}}
+            b: head session=session-1 worker=w1 rank=6 -> pause, ask cached w1 v1
+            b: route timeout -> #route_timeout, #named_refused, respond 400 {"error":{"message":"the session is bound to another target; name that one, or none","type":"invalid_request_error","param":null,"code":"session_bound_elsewhere"}}
             b: end -> nothing
         "#]],
     );
@@ -284,4 +287,22 @@ fn who_served_is_told_after_an_accepting_answer_only() {
     let mut world = trusted(|world| world.config.served_header = true);
     let trace = world.run("head session=s; route held w1 rank 6 v1 hold 9; answer 200");
     assert!(trace.contains("[x-rankpin-served: w1;rank=6;reason=routed_held]"), "{trace}");
+}
+
+#[test]
+fn a_stale_cache_does_not_refuse_what_the_service_allows() {
+    check(
+        direct(),
+        "head session=s; route bound w1 rank 6 v1; end; b: head session=s worker=w0; b: route bound w0 rank 2 v5; b: answer 200; b: end; page s",
+        expect![[r#"
+            head session=s -> pause, ask
+            route bound w1 rank 6 v1 -> put bound w1/6 v1, #routed_bound, resume, to worker-w1 rank 6
+            end -> nothing
+            b: head session=s worker=w0 -> pause, ask cached w1/6 v1
+            b: route bound w0 rank 2 v5 -> put bound w0/2 v5, #routed_bound, resume, to worker-w0 rank 2
+            b: answer 200 -> nothing
+            b: end -> nothing
+            page s -> bound w0/2 v5
+        "#]],
+    );
 }

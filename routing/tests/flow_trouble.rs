@@ -237,3 +237,26 @@ fn an_answer_of_a_host_that_nobody_declared_binds_nothing() {
     assert!(trace.contains("page s -> empty") && !trace.contains("committed"), "{trace}");
     assert!(trace.contains("failed r1 hold 9"), "{trace}");
 }
+
+#[test]
+fn session_hash_leaves_a_suspect_where_it_is_and_spills_like_a_bound_turn() {
+    let mut world = World::session_hash();
+    let home =
+        |trace: &str| trace.split(" to worker-").nth(1).and_then(|to| to.lines().next()).map(str::to_owned);
+    let first = home(&world.run("head session=s; answer 200; end")).unwrap();
+    let worker = first.split_whitespace().next().unwrap().to_owned();
+    assert_eq!(
+        home(&world.run(&format!("fleet {worker} suspect; head session=s; end"))),
+        Some(first.clone())
+    );
+    let spilled = world.run("head session=s; answer envoy 503; end; b: head session=s; b: end");
+    assert!(spilled.contains("#spilled"), "{spilled}");
+    let back = world.run("@3000; head session=s; end");
+    assert!(back.contains("#session_hash") && home(&back) == Some(first.clone()), "{back}");
+    for state in ["down", "draining"] {
+        assert_ne!(
+            home(&world.run(&format!("fleet {worker} {state}; head session=s; end"))),
+            Some(first.clone())
+        );
+    }
+}

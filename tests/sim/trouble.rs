@@ -151,9 +151,9 @@ impl World {
     }
 
     pub(crate) fn some_worker_is_off(&self) -> bool {
-        // Under `session_hash` every turn is a new one: a suspect loses its sessions for as long as it is one.
+        // Under `session_hash` every turn is a new one: a worker that drains loses its sessions at once.
         let serves = |state: WorkerState| match self.plan.policy {
-            Policy::SessionHash => state.takes_new(),
+            Policy::SessionHash => state != WorkerState::Draining && state.serves_bound(),
             _ => state.serves_bound(),
         };
         let down = |worker: &&Worker| {
@@ -172,7 +172,8 @@ impl World {
         let known = |directory: &Directory, worker: &Worker| {
             let found = directory.workers.iter().find(|w| w.id == worker.id);
             let takes = |w: &&routing::directory::Worker| {
-                self.plan.policy != Policy::SessionHash || w.state.takes_new()
+                self.plan.policy != Policy::SessionHash
+                    || w.state != WorkerState::Draining && w.state.serves_bound()
             };
             found.map_or(worker.newcomer, |w| {
                 takes(&w) && {

@@ -5,7 +5,6 @@
 use crate::faults::{Bug, Fault};
 use crate::world::{Event, VmAt, World};
 use routing::contract::{Entry, PageUpload};
-use routing::directory::Directory;
 use routing::header::shared::SEATS;
 use routing::id::Epoch;
 use routing::seat::{self, Census, Share};
@@ -81,9 +80,9 @@ impl World {
         if self.bug == Some(Bug::NewWatcherTrustsGauges) {
             return;
         }
-        let cell = &mut self.envoys[at.envoy].vms[at.vm];
-        let known = cell.vm.directory.as_ref().map(Directory::gauges);
-        cell.watcher.census.doubt(known.unwrap_or_default());
+        let envoy = &mut self.envoys[at.envoy];
+        let shown = envoy.shared.seats.gauges.last_key_value().map_or(0, |(highest, _)| highest + 1);
+        envoy.vms[at.vm].watcher.census.doubt(0..shown);
     }
 
     /// Sums the seats, frees those of the dead, has the service told.

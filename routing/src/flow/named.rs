@@ -107,7 +107,8 @@ impl RequestFlow {
             Choice::Unknown => return self.ask(env, here, session, record, Some(target), out),
         };
         if !agrees(here, &target, &slot, &record) {
-            return self.refuse(refusal(Refusal::BoundElsewhere), Counter::NamedRefused, out);
+            // This cache may be old: the service knows whether the session is still bound there.
+            return self.ask(env, here, session, Some(record), Some(target), out);
         }
         let slot = exactly(here, slot, Some(&target));
         let pending = held.then(|| {

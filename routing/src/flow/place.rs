@@ -123,9 +123,17 @@ pub(super) fn alone(here: Here<'_>, session: Session, record: Option<&Record>) -
     if let Some(slot) = cached(here, session, record) {
         return Some(slot);
     }
-    let open = here.directory.open_workers(here.pool);
-    let candidates = here.directory.candidates(&open, |_| 0);
-    let at = *open.get(policy::rendezvous(&candidates, session.id)?)?;
+    rendezvous(here, session, &here.directory.open_workers(here.pool))
+}
+
+/// Where `session_hash` has a session: computed anew on every turn, the same on every Envoy.
+pub(super) fn by_hash(here: Here<'_>, session: Session) -> Option<Slot> {
+    rendezvous(here, session, &here.directory.hashed_workers(here.pool))
+}
+
+fn rendezvous(here: Here<'_>, session: Session, workers: &[usize]) -> Option<Slot> {
+    let candidates = here.directory.candidates(workers, |_| 0);
+    let at = *workers.get(policy::rendezvous(&candidates, session.id)?)?;
     let worker = here.directory.workers.get(at)?;
     // A rank of its own: what was placed alone is bound to the rank that served it.
     let rank = hashed(here, worker, session);
