@@ -247,7 +247,7 @@ fn pages_that_are_not_uploaded_are_noticed() {
 fn touches_without_a_slot_are_noticed() {
     // Rare: a retry's commit is told, and the first slot's dies with its VM.
     is_noticed_in(
-        300..900,
+        1300..1400,
         Bug::TouchesNameNoSlot,
         &["no version has two slots", "pages are where the service is", "Envoys agree in the end"],
     );
