@@ -1,11 +1,12 @@
 //! Requests in flight by slot: right while they run, nothing left however they end.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use e2e::client::{CHAT, SESSION};
 use e2e::raw::{Raw, request};
-use e2e::{EngineSpec, Steering, World, WorldPlan};
-use serde_json::json;
+use e2e::{EngineSpec, Steering, World, WorldPlan, wait_for};
+use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
@@ -28,7 +29,7 @@ async fn each_slot_has_its_own() {
     for steering in BOTH {
         let world = slow(steering).start().await.unwrap();
         let mut streams = Vec::new();
-        let mut expected = std::collections::BTreeMap::new();
+        let mut expected = BTreeMap::new();
         for n in 0..24 {
             let session = format!("slot-{}", n % 12);
             let opened = stream(&world, 0, (n % 4 != 3).then_some(session.as_str())).await;
@@ -40,15 +41,41 @@ async fn each_slot_has_its_own() {
         }
         gauges(&world, 0, 24).await;
         let counted = world.in_flight(0).await.unwrap().into_iter().filter(|(_, count)| *count > 0);
-        let counted: std::collections::BTreeMap<_, u64> =
+        let counted: BTreeMap<_, u64> =
             counted.map(|(slot, count)| ((slot.worker, slot.rank), count)).collect();
         assert_eq!(counted, expected, "{steering:?}");
+        the_service_says_the_same(&world).await;
         for (n, opened) in streams.into_iter().enumerate() {
             if n.is_multiple_of(2) {
                 opened.reset().unwrap();
             }
         }
         nothing_in_flight(&world).await;
+    }
+}
+
+/// Each worker's slots in `GET /v1/workers/ID`: the gauge's name, and in flight what that gauge says.
+async fn the_service_says_the_same(world: &World) {
+    let names = world.service.gauges(&World::node(0)).await.unwrap();
+    let counts = world.in_flight(0).await.unwrap();
+    for engine in &world.engines {
+        let expected: BTreeSet<(Option<u64>, String, u64)> = names
+            .iter()
+            .filter(|(slot, _)| slot.worker == engine.name())
+            .map(|(slot, name)| (slot.rank.map(u64::from), name.clone(), counts[slot]))
+            .collect();
+        wait_for("the service to say the same", async || {
+            let said =
+                world.service.call("GET", &format!("/v1/workers/{}", engine.name()), None).await.ok()?;
+            let slot = |slot: &Value| {
+                let gauge = slot["gauge"].as_str()?.to_owned();
+                Some((slot["rank"].as_u64(), gauge, slot["in_flight"].as_u64()?))
+            };
+            let slots: Option<BTreeSet<_>> = said.body["slots"].as_array()?.iter().map(slot).collect();
+            (slots? == expected).then_some(())
+        })
+        .await
+        .unwrap();
     }
 }
 
@@ -194,7 +221,7 @@ async fn abort(to: std::net::SocketAddr, n: usize) {
 
 /// Until the filter places requests: one is in flight until its client goes away.
 async fn placed(world: &World) {
-    e2e::wait_for("a request to be placed", async || {
+    wait_for("a request to be placed", async || {
         let mut client = Raw::connect(world.envoy().address()).await.ok()?;
         client.send(streaming(Some("placed"), 1)).await.ok()?;
         let placed = world.envoy().requests("routed_held").await.ok()?;
@@ -236,7 +263,7 @@ async fn numbers_are_given_again() {
         let body = json!({"endpoints": [{"address": "127.0.0.1:9", "dp_size": 8}]}).to_string();
         let said = world.service.call("PUT", &format!("/v1/workers/{id}"), Some(&body)).await.unwrap();
         assert_eq!(said.status, 201, "{said:?}");
-        let gauges = e2e::wait_for("the worker in the topology", async || {
+        let gauges = wait_for("the worker in the topology", async || {
             let gauges = world.service.gauges(&node).await.ok()?;
             gauges.iter().any(|(slot, _)| slot.worker == id).then_some(gauges)
         });
