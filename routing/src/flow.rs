@@ -24,6 +24,7 @@ pub use finish::{AnswerHead, By, Ending, EnvoyReason};
 use crate::config::{FilterConfig, NoTopology};
 use crate::contract::{Affinity, Outcome, Policy, SessionRef, Target};
 use crate::directory::{Directory, Pool};
+use crate::header;
 use crate::id::{HoldId, PoolName, RequestId, Version};
 use crate::page::{self, Record};
 use crate::session::{self, Found, RequestView, Session};
@@ -149,6 +150,10 @@ impl RequestFlow {
         if !matches!(self.state, State::AwaitHead) {
             out.push(Effect::Count(Counter::Ignored(Ignored::SecondHead)));
             return Next::Continue;
+        }
+        if head.header(header::SPOOFED).is_some() {
+            out.push(Effect::Count(Counter::Spoofed));
+            out.push(Effect::RemoveHeader(header::SPOOFED));
         }
         let key = match session::find(&env.config.sources, head) {
             Found::TooLong => return self.refuse(LocalReply::key_too_long(), Counter::KeyTooLong, out),

@@ -25,6 +25,8 @@ pub const TRUSTED: &[&str] = &[
     "x-rankpin-dry-run",
     "x-gateway-destination-endpoint-subset",
 ];
+/// The mark that the native strip list leaves when a client sent a rank or a cluster: the filter counts and removes it.
+pub const SPOOFED: &str = "x-rankpin-spoofed";
 /// Headers a client may never bring along: they steer.
 pub const STRIPPED: &[&str] = &[CLUSTER, ENDPOINTS, VLLM_RANK];
 

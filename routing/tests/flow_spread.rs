@@ -151,3 +151,12 @@ fn an_unknown_pool_is_no_topology() {
     "#]],
     );
 }
+
+#[test]
+fn a_spoofed_rank_is_counted_and_its_mark_goes_no_further() {
+    let mut world = World::session_hash();
+    let trace = world.run("head session=s mark=3; end; b: head session=s; b: end");
+    assert_eq!(trace.matches("#spoofed").count(), 1, "{trace}");
+    world.run("c: head session=s mark=3");
+    assert_eq!(world.header("c", "x-rankpin-spoofed"), None);
+}

@@ -60,6 +60,8 @@ async fn the_filter_decides_whatever_the_client_sends() {
             assert_eq!(client.chat(Some(&fresh), "honest").await.unwrap().slot(), first);
         }
         assert_eq!(spoof(&client, None, &trap).await.status, 200);
+        // B7: stripped, and counted: two spoofs a key and one without.
+        assert_eq!(world.envoy().requests("spoofed").await.unwrap(), 7, "{steering:?}");
         nothing_arrived(&world.engines, |rank, seen| match seen {
             [] => true,
             [value] => *value == rank.unwrap().to_string(),
@@ -105,7 +107,7 @@ fn with_trap_and_no_filter(plan: WorldPlan, trap: &Engine) -> WorldPlan {
 async fn nothing_arrived(engines: &[Engine], rank_is_ours: impl Fn(Option<u32>, &[&str]) -> bool) {
     for engine in engines {
         for request in engine.requests().await.unwrap() {
-            for name in [header::CLUSTER, header::ENDPOINTS].iter().chain(header::TRUSTED) {
+            for name in [header::CLUSTER, header::ENDPOINTS, header::SPOOFED].iter().chain(header::TRUSTED) {
                 assert_eq!(request.values(name), [""; 0], "{name} reached {}", engine.name());
             }
             let ranks = request.values(header::VLLM_RANK);

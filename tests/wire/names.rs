@@ -44,7 +44,7 @@ fn texts<'a>(document: &'a Value, member: &str) -> BTreeSet<&'a str> {
 }
 
 fn own_headers() -> BTreeSet<&'static str> {
-    header::STRIPPED.iter().chain(header::TRUSTED).copied().collect()
+    header::STRIPPED.iter().chain(header::TRUSTED).chain(&[header::SPOOFED]).copied().collect()
 }
 
 #[test]
@@ -57,6 +57,7 @@ fn every_steering_header_is_stripped_first_and_natively() {
                 managers += 1;
                 let early = &value["early_header_mutation_extensions"];
                 assert_eq!(texts(early, "remove"), own_headers(), "{file}");
+                assert_eq!(texts(early, "key"), [header::SPOOFED].into(), "{file}: what the filter counts");
             }
         });
         assert!(managers > 0, "{file} has no listener for HTTP");

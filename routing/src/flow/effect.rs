@@ -186,6 +186,8 @@ pub enum Counter {
     ClusterMissing,
     /// An engine's answer broke off after its head.
     StreamBroken,
+    /// A client sent a rank or a cluster; it was stripped before anything read it.
+    Spoofed,
     /// A page changed under each of several tries.
     PageContended,
     /// An input that made no sense.
@@ -221,6 +223,7 @@ impl Counter {
         Self::ExactRefused,
         Self::ClusterMissing,
         Self::StreamBroken,
+        Self::Spoofed,
         Self::PageContended,
         Self::Ignored(Ignored::SecondHead),
         Self::Ignored(Ignored::LateRoute),
@@ -257,6 +260,7 @@ impl Counter {
             Self::ExactRefused => "exact_refused",
             Self::ClusterMissing => "cluster_missing",
             Self::StreamBroken => "stream_broken",
+            Self::Spoofed => "spoofed",
             Self::PageContended => "page_contended",
             Self::Ignored(Ignored::SecondHead) => "ignored_second_head",
             Self::Ignored(Ignored::LateRoute) => "ignored_late_route",

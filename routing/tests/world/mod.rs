@@ -195,6 +195,7 @@ impl World {
                 Some(("session", key)) => headers.set("x-session-id", Some(key)),
                 Some(("vm", n)) => vm = n.parse().unwrap(),
                 Some(("worker", id)) => headers.set("x-rankpin-worker", Some(id)),
+                Some(("mark", value)) => headers.set("x-rankpin-spoofed", Some(value)),
                 Some(("rank", n)) => headers.set("x-rankpin-rank", Some(n)),
                 _ => panic!("no such argument: {word}"),
             }
@@ -349,6 +350,11 @@ impl World {
 
     pub(crate) fn session(&self, key: &str) -> SessionId {
         Key::new(key.as_bytes()).unwrap().session(&self.config.hash_secret, b"", "chat").id
+    }
+
+    /// A header of a request as it went on.
+    pub(crate) fn header(&self, name: &str, header: &str) -> Option<String> {
+        self.flows[name].headers.text(header)
     }
 
     pub(crate) fn note(&self, name: &str) -> Option<&str> {
