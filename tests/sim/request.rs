@@ -229,6 +229,7 @@ impl World {
             | C::UpstreamRoleMissing
             | C::PlanMissing
             | C::PageContended
+            | C::Spoofed
             | C::Ignored(_) => {
                 self.violate("nothing odd is counted", counter.word());
             }
