@@ -100,6 +100,8 @@ pub struct Directory {
     pub pools: Vec<Pool>,
     /// How many workers are suspect.
     pub suspects: usize,
+    /// Declared workers that this Envoy cannot dial yet: the fleet tells of them, the topology does not.
+    pub coming: Vec<WorkerId>,
     by_hash: Vec<(u64, usize)>,
     by_address: Vec<(String, usize, usize)>,
 }
@@ -115,7 +117,14 @@ impl Directory {
             topology.workers.iter().filter_map(|info| worker(info, &pools)).collect();
         workers.sort_by(|a, b| a.id.cmp(&b.id));
         workers.dedup_by(|a, b| a.id == b.id);
-        let mut directory = Self { workers, pools, suspects: 0, by_hash: Vec::new(), by_address: Vec::new() };
+        let mut directory = Self {
+            workers,
+            pools,
+            suspects: 0,
+            coming: Vec::new(),
+            by_hash: Vec::new(),
+            by_address: Vec::new(),
+        };
         directory.index();
         directory
     }
@@ -136,14 +145,16 @@ impl Directory {
 
     /// Takes over states and loads; a worker not listed keeps what it had.
     pub fn update(&mut self, fleet: &Fleet) {
+        self.coming.clear();
         for status in &fleet.workers {
-            if let Ok(at) = self.workers.binary_search_by(|w| w.id.cmp(&status.id))
-                && let Some(worker) = self.workers.get_mut(at)
-            {
-                worker.state = status.state;
-                worker.fleet_in_flight = status.in_flight;
-                worker.fleet_penalty = status.penalty;
-            }
+            let found = self.workers.binary_search_by(|w| w.id.cmp(&status.id)).ok();
+            let Some(worker) = found.and_then(|at| self.workers.get_mut(at)) else {
+                self.coming.push(status.id.clone());
+                continue;
+            };
+            worker.state = status.state;
+            worker.fleet_in_flight = status.in_flight;
+            worker.fleet_penalty = status.penalty;
         }
         self.suspects = self.workers.iter().filter(|w| w.state == WorkerState::Suspect).count();
     }

@@ -307,6 +307,7 @@ impl RequestFlow {
     fn refuse(&mut self, reply: LocalReply, why: Counter, out: &mut Vec<Effect>) -> Next {
         self.state = State::Refused;
         out.push(Effect::Count(why));
+        out.push(Effect::Note(place::unplaced(why)));
         out.push(Effect::Respond(reply));
         Next::Pause
     }

@@ -173,7 +173,7 @@ fn several_sessions_do_not_touch_each_other() {
             page t -> empty
             page u -> bound w2 v1
             load -> 0
-            report -> [slot w0/1 failed x1: Status5xx, committed r1 hold 1 w1/5 v1, failed r2 hold 2] load []
+            report -> [slot w0/1 failed x1: Connection, committed r1 hold 1 w1/5 v1, failed r2 hold 2] load []
             report 1 -> [committed r1 hold 3 w2 v1] load []
         "#]],
     );

@@ -42,7 +42,7 @@ fn a_failed_turn_placed_alone_leaves_nothing() {
             answer 503 -> nothing
             end -> #rolled_back, report now
             page s -> empty
-            report -> [slot w0/3 failed x1: Status5xx, failed r1] load []
+            report -> [slot w0/3 failed x1: Connection, failed r1] load []
             head session=s -> pause, ask
             route malformed -> #route_malformed, #placed_alone, resume, to worker-w0 rank 3
             end -> #rolled_back, report now
@@ -293,4 +293,22 @@ fn without_the_service_an_old_hold_is_still_where_its_session_goes() {
     world.run(&format!("head session=s; route held {held} v9 hold 9"));
     let trace = world.run("@60000; b: head session=s; b: route timeout");
     assert!(trace.contains(&format!("#placed_alone, resume, to worker-{held}")), "{trace}");
+}
+
+#[test]
+fn a_turn_at_home_without_the_service_makes_no_new_version_and_no_news() {
+    let mut world = World::new();
+    world.run("head session=s; route bound w1 rank 5 v3; end; generation 2; report");
+    let asked = world.run("head session=s; route unsure; answer 200; end; page s; report");
+    assert!(asked.contains("#placed_alone, resume, to worker-w1 rank 5"), "{asked}");
+    assert!(asked.contains("page s -> bound w1/5 v3"), "{asked}");
+    assert!(
+        !asked.contains("committed"),
+        "two Envoys would disagree about versions of the same place: {asked}"
+    );
+    let trip: String = (0..5).map(|_| "t: head session=t; t: route timeout; t: end;").collect();
+    world.run(&format!("{trip} report"));
+    let untold = world.run("head session=s; end; b: head session=s; b: end; report");
+    assert_eq!(untold.matches("#breaker_open").count(), 2, "{untold}");
+    assert!(untold.ends_with("report -> [] load []\n"), "never asked, so nothing to take back: {untold}");
 }

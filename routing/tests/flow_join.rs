@@ -108,7 +108,7 @@ fn an_owner_that_fails_does_not_undo_a_joiners_commit() {
             answer 503 -> nothing
             end -> forget v1 (no change), #rolled_back, report now
             page s -> bound w1/5 v1
-            report -> [slot w1/5 failed x1: Status5xx, committed r2 w1/5 v1, failed r1 hold 9] load []
+            report -> [slot w1/5 failed x1: Connection, committed r2 w1/5 v1, failed r1 hold 9] load []
         "#]],
     );
 }

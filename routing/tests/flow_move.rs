@@ -122,12 +122,12 @@ fn another_generation_is_checked_and_kept_when_the_service_is_away() {
             end -> nothing
             head session=s -> pause, ask cached w1/5 v3
             route timeout -> #route_timeout, #placed_alone, resume, to worker-w1 rank 5
-            answer 200 -> put bound w1/5 v4@101 g2, #committed
+            answer 200 -> nothing
             end -> nothing
-            page s -> bound w1/5 v4@101 g2
-            head session=s -> continue, #pinned, to worker-w1 rank 5
-            end -> nothing
-            head session=s -> pause, ask cached w1/5 v4@101 unsent [committed r3 w1/5 v4@101]
+            page s -> bound w1/5 v3 g1
+            head session=s -> pause, ask cached w1/5 v3 unsent [failed r3]
+            end -> #rolled_back, report now
+            head session=s -> pause, ask cached w1/5 v3 unsent [failed r3, failed r4]
             route bound w0 rank 1 v5 -> put bound w0/1 v5 g3, #routed_bound, resume, to worker-w0 rank 1
             end -> nothing
             page s -> bound w0/1 v5 g3

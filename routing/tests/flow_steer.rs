@@ -90,7 +90,7 @@ fn a_retry_after_an_engines_503_commits_the_second_host() {
             try w2 200 -> no rank
             answer 200 -> forget v1, #committed
             end -> nothing
-            report -> [slot w1/5 failed x1: Status5xx, committed r1 hold 9 w2 v1] load []
+            report -> [slot w1/5 failed x1: Connection, committed r1 hold 9 w2 v1] load []
             page s -> empty
         "#]],
     );

@@ -1,6 +1,6 @@
 //! Through the service: the question of a first turn, its answer, and what happens without one.
 
-use super::finish::fail;
+use super::finish::{fail, touch};
 use super::place::{self, Choice, Slot};
 use super::{
     Counter, Effect, Env, Head, Here, Ignored, LocalReply, Next, PageChange, Pending, Placement, RequestFlow,
@@ -25,9 +25,11 @@ impl RequestFlow {
         let request = env.vm.next_request();
         let seen = cached.map(|record| record.version);
         let pool = here.pool.name.clone();
-        let routing = Routing { session, pool, request, cached, named, seen, outcome: None };
+        let mut routing = Routing { session, pool, request, cached, named, seen, outcome: None };
         if !env.vm.breaker.allows(env.now) {
             out.push(Effect::Count(Counter::BreakerOpen));
+            // Never asked: nobody holds anything for it.
+            routing.outcome = Some(Outcome::Unsure);
             return match self.place_alone(env, here, routing, out) {
                 ControlFlow::Break(next) => next,
                 ControlFlow::Continue(routing) => self.nowhere(env, here, routing, false, out),
@@ -242,6 +244,9 @@ impl RequestFlow {
         };
         let Some(slot) = slot else { return ControlFlow::Continue(routing) };
         let exact = is_exact(here, &routing);
+        if let Some(next) = self.at_home(env, here, &routing, &slot, exact, out) {
+            return ControlFlow::Break(next);
+        }
         let pending = Pending {
             session: routing.session,
             version: env.vm.version_after(routing.seen),
@@ -253,6 +258,28 @@ impl RequestFlow {
         let (session, why) = (Some(routing.session), Counter::PlacedAlone);
         let placement = Placement { session, slot, why, pending: Some(pending), exact };
         ControlFlow::Break(self.place(env, here, placement, out))
+    }
+
+    /// A turn placed alone where its binding is makes no new one: two Envoys that did would disagree about versions of the same.
+    fn at_home(
+        &mut self,
+        env: &mut Env<'_>,
+        here: Here<'_>,
+        routing: &Routing,
+        slot: &Slot,
+        exact: bool,
+        out: &mut Vec<Effect>,
+    ) -> Option<Next> {
+        let lives = |r: &Record| r.certainty == Certainty::Bound && r.idle(env.now) <= here.pool.ttl;
+        let record = routing.cached.filter(lives)?;
+        if (slot.hash, slot.bound_rank) != (record.worker_hash, record.rank) {
+            return None;
+        }
+        disown(env, routing);
+        touch(env, here.pool, routing.session, &record, out);
+        let (session, why) = (Some(routing.session), Counter::PlacedAlone);
+        let placement = Placement { session, slot: slot.clone(), why, pending: None, exact };
+        Some(self.place(env, here, placement, out))
     }
 
     /// No slot for a turn that wanted one.

@@ -145,7 +145,11 @@ fn slot_has_ranks(here: Here<'_>, slot: &Slot) -> bool {
 
 /// Whether the worker is one of the pool, declares the rank and is not down.
 fn known(here: Here<'_>, target: &Target) -> Result<(), Refusal> {
-    let (_, worker) = here.directory.worker_by_id(&target.worker).ok_or(Refusal::WorkerUnknown)?;
+    let Some((_, worker)) = here.directory.worker_by_id(&target.worker) else {
+        // Declared a moment ago, and not yet dialled by this Envoy: not unknown, but not available either.
+        let coming = here.directory.coming.contains(&target.worker);
+        return Err(if coming { Refusal::WorkerUnavailable } else { Refusal::WorkerUnknown });
+    };
     let pool = here.directory.pools.get(worker.pool);
     if pool.is_none_or(|pool| pool.name != here.pool.name) {
         return Err(Refusal::WorkerUnknown);

@@ -301,6 +301,11 @@ impl List {
     }
 }
 
+/// The same text for a request that was refused: what access logs show of it.
+pub(super) fn unplaced(why: Counter) -> String {
+    format!("-;s=-;w=-;r=-;why={}", why.word())
+}
+
 /// Text for the stream's filter state: `PLAN;s=1a2b3c4d;w=w0;r=5;why=pinned`. Also what access logs show.
 fn note(plan: Option<PlanRef>, session: Option<Session>, slot: &Slot, why: Counter) -> String {
     let mut text = String::with_capacity(64);

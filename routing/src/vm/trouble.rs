@@ -33,6 +33,8 @@ impl Verdict {
         match status {
             429 => Self::Busy(busy_for(retry_after)),
             503 if retry_after.is_some() => Self::Busy(busy_for(retry_after)),
+            // A server that does not say when it will be back is as good as not there (affinity section 4, the table).
+            503 => Self::Failed(SlotFailure::Connection),
             500.. => Self::Failed(SlotFailure::Status5xx),
             _ => Self::Good,
         }

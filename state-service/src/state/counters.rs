@@ -125,6 +125,8 @@ counters! {
     tombstones_evicted,
     /// Moves and releases published to watchers.
     moves_published,
+    /// Not published: the worker of the binding is not declared here (yet).
+    moves_untold,
     /// Watches answered with a gap.
     watch_gaps,
     /// Reports taken.

@@ -247,7 +247,13 @@ fn status(worker: &Worker, now: Timestamp) -> WorkerStatus {
 /// What a new declaration keeps of the old one: load and drain always, findings when the addresses are the same.
 fn take_over(worker: &mut Worker, known: &Worker) {
     worker.load = known.load.clone();
-    worker.before = Some(known.as_before());
+    if dials_alike(&worker.spec, &known.spec) {
+        // What Envoy dials is the same: nothing to wait for, and a rank that is gone must be gone everywhere at once.
+        worker.since = known.since;
+        worker.before.clone_from(&known.before);
+    } else {
+        worker.before = Some(known.as_before());
+    }
     worker.first_slot = known.first_slot;
     for endpoint in &mut worker.endpoints {
         let same = known.endpoints.iter().find(|e| e.spec.address == endpoint.spec.address);
@@ -259,6 +265,14 @@ fn take_over(worker: &mut Worker, known: &Worker) {
     } else {
         worker.health.keep_drain(&known.health);
     }
+}
+
+/// Whether Envoy reaches both by the same clusters and addresses.
+fn dials_alike(a: &WorkerSpec, b: &WorkerSpec) -> bool {
+    let dialled = |spec: &WorkerSpec| {
+        spec.endpoints.iter().map(|e| (e.address.clone(), e.tls.clone())).collect::<Vec<_>>()
+    };
+    a.pool == b.pool && dialled(a) == dialled(b)
 }
 
 fn check_apart(spec: &WorkerSpec, other: &Worker) -> Result<(), StateError> {

@@ -198,9 +198,15 @@ impl State {
         }
     }
 
+    /// Tells all Envoys where a session is now. Of a worker that is not declared (yet) there is nothing to tell: without a target
+    /// the news would read as a release.
     pub(super) fn publish(&mut self, session: SessionRef, record: Record) {
         let worker = |slot: Slot| Some(self.workers.by_hash(slot.worker)?.target(slot));
         let target = record.slot().and_then(worker);
+        if record.slot().is_some() && target.is_none() {
+            self.counters.moves_untold += 1;
+            return;
+        }
         self.moves.push(Move { session, version: record.version, target }, self.config.limits.moves_max);
         self.counters.moves_published += 1;
         self.news = true;

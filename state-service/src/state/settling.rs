@@ -17,7 +17,7 @@ use routing::time::{Millis, Timestamp};
 
 /// How long after its start a service leaves sessions it does not know to the filters (decisions, race 10).
 const UNSURE: Millis = Millis(2000);
-/// Workers are complete once none came for this long,
+/// Workers are complete once none came for this long and each that Envoys have bindings to is among them,
 const QUIET: Millis = Millis(1000);
 /// or this long after the first came, however many still come,
 const GATHERING_MAX: Millis = Millis(30_000);
@@ -53,9 +53,10 @@ impl Settling {
         self.declared = Some((self.declared.map_or(now, |(first, _)| first), now));
     }
 
-    fn are_told(&self, now: Timestamp) -> bool {
-        let quiet = |(first, last)| now.since(last) >= QUIET || now.since(first) >= GATHERING_MAX;
-        self.declared.is_some_and(quiet)
+    /// `missed`: Envoys have bindings to workers that are not declared yet.
+    fn are_told(&self, now: Timestamp, missed: bool) -> bool {
+        let told = |(first, last)| !missed && now.since(last) >= QUIET || now.since(first) >= GATHERING_MAX;
+        self.declared.is_some_and(told)
     }
 }
 
@@ -104,7 +105,7 @@ impl State {
 
     /// Before and after every command: none sees what is over, and none is waited for to see what it changed.
     pub(super) fn gather(&mut self, now: Timestamp) {
-        self.settling.all_told |= self.settling.are_told(now);
+        self.settling.all_told |= self.settling.are_told(now, self.parked.len() > 0);
         if self.settling.gathered || !self.settling.all_told {
             return;
         }

@@ -215,3 +215,56 @@ fn versions_of_topologies_differ_from_life_to_life() {
     assert!(firsts.len() > 9_900, "{}", firsts.len());
     assert!((1..10_000).all(|n| first_view(Epoch(n)) < 1 << 52));
 }
+
+/// Workers told one by one with pauses: Envoys have bindings to the one that is still missing.
+#[test]
+fn a_worker_that_envoys_have_bindings_to_is_waited_for() {
+    check(
+        "earlier some; worker w1 at=10.0.0.1:1; upload a v=3/9 on=w2; wait 5s; route b r1; worker w2 at=10.0.0.2:1; route b r2; wait 1s;
+         route b r3; route a r4",
+        &expect![[r#"
+            earlier some -> done
+            worker w1 at=10.0.0.1:1 -> Created
+            upload a v=3/9 on=w2 -> none [upload_parked]
+            wait 5s -> 0 sessions, 0 held, 0 vms
+            route b r1 -> unsure - v0 settling
+            worker w2 at=10.0.0.2:1 -> Created
+            route b r2 -> unsure - v0 settling
+            wait 1s -> 1 sessions, 0 held, 1 vms
+            route b r3 -> held w1 v1 least_loaded
+            route a r4 -> bound w2 v3/9 bound
+        "#]],
+    );
+    check(
+        "earlier some; worker w1 at=10.0.0.1:1; upload a v=3/9 on=gone; wait 29999ms; route b r1; wait 1ms; route b r2",
+        &expect![[r#"
+            earlier some -> done
+            worker w1 at=10.0.0.1:1 -> Created
+            upload a v=3/9 on=gone -> none [upload_parked]
+            wait 29999ms -> 0 sessions, 0 held, 0 vms
+            route b r1 -> unsure - v0 settling
+            wait 1ms -> 0 sessions, 0 held, 1 vms
+            route b r2 -> held w1 v1 least_loaded
+        "#]],
+    );
+}
+
+/// Two Envoys commit what they placed alone while no worker is declared: news without a target would read as a release.
+#[test]
+fn a_binding_to_a_worker_not_declared_yet_is_not_published() {
+    check(
+        "earlier some; commit a r1 alone=1/9 on=w1; commit a r2@B alone=1/8 on=w1; commit a r3@B alone=2/8 on=w1; moves; count moves_untold;
+         worker w1; touch a v=2/8; moves",
+        &expect![[r#"
+            earlier some -> done
+            commit a r1 alone=1/9 on=w1 -> Bound - v1/9 [merge_inserted commit_unknown_worker]
+            commit a r2@B alone=1/8 on=w1 -> Bound - v1/9 [merge_ignored_conflict commit_unknown_worker moves_untold]
+            commit a r3@B alone=2/8 on=w1 -> Bound - v2/8 [merge_replaced_newer commit_unknown_worker moves_untold]
+            moves -> nothing
+            count moves_untold -> 2
+            worker w1 -> Created
+            touch a v=2/8 -> Bound w1 v2/8 []
+            moves -> nothing
+        "#]],
+    );
+}

@@ -32,15 +32,31 @@ fn a_node_sees_a_worker_once_all_it_polls_has_it() {
 #[test]
 fn a_changed_worker_is_seen_as_it_was_until_acknowledged() {
     check(
-        "worker w1 ranks=0..8; ack n cds latest; worker w1 ranks=0..4; sees n; ack n cds latest; remove w1; sees n",
+        "worker w1 ranks=0..8; ack n cds latest; worker w1 ranks=0..4 at=10.9.9.9:8000; sees n; ack n cds latest; remove w1; sees n",
         &expect![[r#"
             worker w1 ranks=0..8 -> Created
             ack n cds latest -> [w1(0+8)] []
-            worker w1 ranks=0..4 -> Replaced
+            worker w1 ranks=0..4 at=10.9.9.9:8000 -> Replaced
             sees n -> [w1(0+8)]
             ack n cds latest -> [w1(0+4)] [Changed]
             remove w1 -> done
             sees n -> []
+        "#]],
+    );
+}
+
+/// A rank that is gone must not be on the wire until an Envoy polls again: what it dials is the same.
+#[test]
+fn ranks_at_the_same_address_change_at_once() {
+    check(
+        "worker w1 ranks=0..8; ack n cds latest; worker w1 ranks=0..4; sees n; worker w1 ranks=0..16; sees n",
+        &expect![[r#"
+            worker w1 ranks=0..8 -> Created
+            ack n cds latest -> [w1(0+8)] []
+            worker w1 ranks=0..4 -> Replaced
+            sees n -> [w1(0+4)]
+            worker w1 ranks=0..16 -> Replaced
+            sees n -> [w1(0+16)]
         "#]],
     );
 }
