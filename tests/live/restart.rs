@@ -16,6 +16,8 @@ use crate::support::{binding, in_flight, three_engines, turn};
 const AWAY: Duration = Duration::from_secs(10);
 /// Pause of each client between two turns: enough load to notice a failure, little enough for any machine.
 const PAUSE: Duration = Duration::from_millis(40);
+/// Pause of the operator who declares the workers again, before each of them: longer than any service takes a silence for the end.
+const DECLARING: Duration = Duration::from_millis(1500);
 const BOUND: usize = 24;
 /// Sessions that begin while it is away.
 const NEW: usize = 24;
@@ -94,8 +96,9 @@ async fn come_back(world: &mut World, file: File) {
     if file == File::Lost {
         assert!(world.service.topology("nobody").await.unwrap().is_empty(), "the file is not lost");
         for engine in &world.engines {
+            // The load goes on: turns at both Envoys, of sessions whose workers nobody has told the service of.
+            tokio::time::sleep(DECLARING).await;
             world.service.register(engine).await.unwrap();
-            tokio::time::sleep(PAUSE).await;
         }
     }
 }
