@@ -4,6 +4,7 @@
 
 mod discovery;
 mod start;
+mod states;
 mod views;
 
 pub use discovery::DiscoveryView;
@@ -49,6 +50,8 @@ pub struct Service {
     alarms: broadcast::Sender<WorkerId>,
     stopping: watch::Sender<bool>,
     warnings: Mutex<Vec<Warning>>,
+    /// Workers' states as the log has told them.
+    states: Mutex<states::States>,
     upstream_role_missing: AtomicU64,
     xds_rejections: AtomicU64,
 }
@@ -96,6 +99,11 @@ impl Service {
     /// Compares deadlines with the clock.
     pub fn expire(&self) {
         self.apply(Command::Expire);
+        let changes = {
+            let state = self.lock();
+            self.states.lock().unwrap_or_else(PoisonError::into_inner).changes(state.fleet())
+        };
+        changes.iter().for_each(|(worker, from, to)| states::say(worker, *from, *to));
     }
 
     /// Places one request.

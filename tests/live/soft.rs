@@ -170,10 +170,12 @@ async fn off_keeps_nothing() {
     let pool = json!({"affinity": "off"});
     let world = WorldPlan::new(steering, &three_engines()).pool(pool).start().await.unwrap();
     let mut workers = std::collections::BTreeSet::new();
-    for _ in 0..30 {
+    e2e::wait_for("all three workers to have served it", async || {
         workers.insert(turn(&world.client(), "nobody").await.worker);
-    }
-    assert_eq!(workers.len(), 3, "{steering:?}: {workers:?}");
+        (workers.len() == 3).then_some(())
+    })
+    .await
+    .unwrap();
     assert_eq!(world.service.session("nobody").await.unwrap().status, 404);
     nothing_in_flight(&world).await;
 }

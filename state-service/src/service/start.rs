@@ -51,6 +51,7 @@ impl Service {
             alarms: broadcast::Sender::new(ALARMS_MAX),
             stopping: watch::Sender::new(false),
             warnings: Mutex::default(),
+            states: Mutex::default(),
             upstream_role_missing: AtomicU64::new(0),
             xds_rejections: AtomicU64::new(0),
         };
