@@ -9,9 +9,13 @@ use anyhow::Context;
 use clap::{ArgAction, Parser};
 use fake_engine::{Engine, EngineConfig, Mode, Numbering, ResponsesRank};
 
+const FAULTS: &str = "Faults: POST /control/fault {\"fault\":\"VALUE\",\"times\":N}, DELETE clears; or the header `x-fake-fault: VALUE` on one \
+request. VALUE: slow=MS, 500, 502, 503, 504, 503-retry-after=S, 429=S, reset, hang, die-mid-stream; only ordered: health-hang, \
+health-503. More: tests/engine/README.md.";
+
 /// A vLLM server's wire without a GPU: ranks, prefix caches, faults on demand.
 #[derive(Debug, Parser)]
-#[command(name = "fake-engine", version)]
+#[command(name = "fake-engine", version, after_help = FAULTS)]
 struct Arguments {
     /// Address to listen on; port 0 lets the kernel choose.
     #[arg(long, default_value = "127.0.0.1:0")]
