@@ -8,7 +8,7 @@ use routing::contract::{REPORT_PATH, ROUTE_PATH, RouteReply};
 use routing::flow::{
     AnswerHead, By, Counter, Effect, Ending, Env, EnvoyReason, Head, Next, RequestFlow, RouteFailure,
 };
-use routing::header::{http, shared};
+use routing::header::shared;
 use routing::session::RequestView;
 use routing::time::{Millis, Timestamp};
 use std::rc::Rc;
@@ -127,12 +127,11 @@ impl Downstream {
     }
 }
 
-/// Who answered; `retry_after` is read only where it matters.
+/// Who answered.
 fn origin(status: u16) -> By {
     let details = host::property("response\0code_details").unwrap_or_default();
     if details == b"via_upstream" {
-        let busy = matches!(status, 429 | 503);
-        By::Engine(busy.then(|| host::response_header(http::RETRY_AFTER)).flatten())
+        By::Engine(host::retry_after(status))
     } else {
         By::Envoy(EnvoyReason::of_details(&details))
     }

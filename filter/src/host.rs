@@ -134,8 +134,9 @@ pub(crate) fn set_response_header(name: &str, value: &str) {
     };
 }
 
-pub(crate) fn response_header(name: &str) -> Option<Vec<u8>> {
-    header(RESPONSE_HEADERS, name)
+/// The answer's `Retry-After`, read only with the statuses it matters with.
+pub(crate) fn retry_after(status: u16) -> Option<Vec<u8>> {
+    matches!(status, 429 | 503).then(|| header(RESPONSE_HEADERS, http::RETRY_AFTER)).flatten()
 }
 
 pub(crate) fn remove_request_header(name: &str) {

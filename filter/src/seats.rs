@@ -30,7 +30,7 @@ impl Seat {
 /// Writes a share to a seat that is free or ours.
 fn sit(n: u32, share: &Share) -> bool {
     let key = shared::seat(n);
-    let Some((bytes, cas)) = store::seat(&key) else { return false };
+    let Some((bytes, cas)) = host::shared(&key) else { return false };
     seat::may_sit(&bytes, share.vm) && host::set_shared(&key, &share.to_bytes(), cas)
 }
 
@@ -61,7 +61,7 @@ impl Gauges {
     /// Sums the seats into gauges, frees those of dead VMs and has the service told. Once a tick.
     pub(crate) fn show(&mut self) {
         let seats: Vec<(u32, Vec<u8>, u32)> = (0..shared::SEATS)
-            .filter_map(|n| store::seat(&shared::seat(n)).map(|(bytes, cas)| (n, bytes, cas)))
+            .filter_map(|n| host::shared(&shared::seat(n)).map(|(bytes, cas)| (n, bytes, cas)))
             .collect();
         let look = self.census.look(seats.iter().map(|(n, bytes, _)| (*n, bytes.as_slice())));
         for (gauge, value) in look.gauges {

@@ -62,11 +62,6 @@ fn geometry(value: &[u8]) -> Option<(u32, usize)> {
     Some((count.parse().ok()?, bytes.parse().ok()?))
 }
 
-/// A seat's bytes and compare-and-swap number; an empty value, which Envoy gives back as none, is a free seat.
-pub(crate) fn seat(key: &str) -> Option<(Vec<u8>, u32)> {
-    host::shared(key)
-}
-
 pub(crate) fn page_bytes(n: u32) -> Option<Vec<u8>> {
     host::shared(&shared::page(n)).map(|(bytes, _)| bytes)
 }

@@ -4,7 +4,7 @@ use crate::{host, vm};
 use proxy_wasm::traits::{Context, HttpContext};
 use proxy_wasm::types::Action;
 use routing::attempt::{Attempt, REMOVED};
-use routing::header::{self, http};
+use routing::header;
 
 #[derive(Default)]
 pub(crate) struct Upstream {
@@ -41,8 +41,7 @@ impl HttpContext for Upstream {
 
     fn on_http_response_headers(&mut self, _headers: usize, _end: bool) -> Action {
         let status = host::response_status().unwrap_or(0);
-        let retry_after =
-            matches!(status, 429 | 503).then(|| host::response_header(http::RETRY_AFTER)).flatten();
+        let retry_after = host::retry_after(status);
         let now = host::now();
         vm::with(|shared| self.attempt.answered(&mut shared.vm, now, status, retry_after.as_deref()));
         Action::Continue

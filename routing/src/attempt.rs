@@ -75,12 +75,8 @@ impl Attempt {
         if let Some(last) = vm.plans.get_mut(at).and_then(|plan| plan.last.as_mut()) {
             last.answered = true;
         }
-        let verdict = Verdict::of_status(status, retry_after);
         // The usual answer of the usual fleet costs two look-ups and nothing else.
-        if let Some(directory) = vm.directory.take() {
-            vm.judge(now, &directory, slot, verdict);
-            vm.directory = Some(directory);
-        }
+        vm.judge_own(now, slot, Verdict::of_status(status, retry_after));
     }
 }
 

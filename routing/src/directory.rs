@@ -199,21 +199,20 @@ impl Directory {
     /// Workers of a pool that may take new sessions; suspects only when there is nothing better.
     #[must_use]
     pub fn open_workers(&self, pool: &Pool) -> Vec<usize> {
-        let members = |keep: fn(WorkerState) -> bool| -> Vec<usize> {
-            let usable = |at: &usize| self.workers.get(*at).is_some_and(|w| keep(w.state));
-            pool.members.iter().copied().filter(usable).collect()
-        };
-        let open = members(WorkerState::takes_new);
-        if open.is_empty() { members(|state| matches!(state, WorkerState::Suspect)) } else { open }
+        let open = self.members(pool, WorkerState::takes_new);
+        if open.is_empty() { self.members(pool, |state| state == WorkerState::Suspect) } else { open }
+    }
+
+    fn members(&self, pool: &Pool, keep: fn(WorkerState) -> bool) -> Vec<usize> {
+        let kept = |at: &usize| self.workers.get(*at).is_some_and(|w| keep(w.state));
+        pool.members.iter().copied().filter(kept).collect()
     }
 
     /// Workers of a pool among which `session_hash` divides its sessions. Suspects keep theirs, as bound sessions stay; workers
     /// that drain or are down serve none.
     #[must_use]
     pub fn hashed_workers(&self, pool: &Pool) -> Vec<usize> {
-        let takes = |state: WorkerState| state.takes_new() || state == WorkerState::Suspect;
-        let usable = |at: &usize| self.workers.get(*at).is_some_and(|w| takes(w.state));
-        pool.members.iter().copied().filter(usable).collect()
+        self.members(pool, WorkerState::is_open)
     }
 
     /// How many workers may serve bound sessions.

@@ -119,6 +119,14 @@ impl Vm {
         }
     }
 
+    /// [`Self::judge`] for callers that do not hold the directory.
+    pub fn judge_own(&mut self, now: Timestamp, at: (u64, Option<Rank>), verdict: Verdict) {
+        if let Some(directory) = self.directory.take() {
+            self.judge(now, &directory, at, verdict);
+            self.directory = Some(directory);
+        }
+    }
+
     /// A request moved to another slot: a retry.
     pub fn recount(&mut self, plan: PlanRef, to: (u64, Option<Rank>)) {
         let Some(plan) = self.plans.get_mut(plan).filter(|plan| plan.counted != to) else { return };

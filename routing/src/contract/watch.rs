@@ -117,6 +117,12 @@ impl WorkerState {
         !matches!(self, Self::Down)
     }
 
+    /// A turn that is not bound there may go there for a reason of its own: named, or hashed. Neither draining nor down.
+    #[must_use]
+    pub const fn is_open(self) -> bool {
+        !matches!(self, Self::Draining | Self::Down)
+    }
+
     /// New sessions may be placed there.
     #[must_use]
     pub const fn takes_new(self) -> bool {

@@ -231,16 +231,16 @@ impl RequestFlow {
     ) -> ControlFlow<Next, Routing> {
         // A held one, too, however old: its first turn may still be generating there.
         let usable = routing.cached.filter(|r| r.certainty != Certainty::Gone);
-        let bound = place::cached(here, routing.session, usable.as_ref()).zip(usable);
-        if let Some((slot, record)) = bound
-            && let Some(refused) = self.disagrees(env, here, &routing, &slot, &record, out)
+        let home = usable.and_then(|record| Some((place::cached(here, routing.session, &record)?, record)));
+        if let Some((slot, record)) = &home
+            && let Some(refused) = self.disagrees(env, here, &routing, slot, record, out)
         {
             return ControlFlow::Break(refused);
         }
         let slot = match (&routing.named, here.pool.rules.policy) {
             (Some(target), _) => named::slot(here, target, Some(routing.session)),
-            (None, Policy::Direct) => place::cached(here, routing.session, usable.as_ref()),
-            (None, _) => place::alone(here, routing.session, usable.as_ref()),
+            (None, Policy::Direct) => home.map(|(slot, _)| slot),
+            (None, _) => home.map(|(slot, _)| slot).or_else(|| place::alone(here, routing.session)),
         };
         let Some(slot) = slot else { return ControlFlow::Continue(routing) };
         let exact = is_exact(here, &routing);

@@ -132,20 +132,13 @@ impl RequestFlow {
         if ending == Ending::BrokenStream {
             out.push(Effect::Count(Counter::StreamBroken));
             let slot = plan.and_then(|plan| plan.last).map_or(counted, |last| (last.worker, last.rank));
-            judge(vm, now, slot, Verdict::Failed(SlotFailure::Status5xx));
+            vm.judge_own(now, slot, Verdict::Failed(SlotFailure::Status5xx));
         }
         let Some(pending) = placed.pending else { return };
         if pending.cached {
             out.push(Effect::Page(PageChange::Remove { id: pending.session.id, version: pending.version }));
         }
         fail(vm, reference(pending.session), pending.pool, pending.request, pending.hold, out);
-    }
-}
-
-fn judge(vm: &mut Vm, now: Timestamp, slot: (u64, Option<Rank>), verdict: Verdict) {
-    if let Some(directory) = vm.directory.take() {
-        vm.judge(now, &directory, slot, verdict);
-        vm.directory = Some(directory);
     }
 }
 

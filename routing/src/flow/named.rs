@@ -6,7 +6,7 @@ use super::finish::touch;
 use super::place::{self, Choice, Slot};
 use super::{Counter, Effect, Env, Head, Here, LocalReply, Next, Placement, RequestFlow, found_now, joined};
 use crate::config::{FilterConfig, Trust};
-use crate::contract::{Affinity, Policy, Refusal, Target, WorkerState};
+use crate::contract::{Affinity, Policy, Refusal, Target};
 use crate::header;
 use crate::id::{Rank, WorkerId};
 use crate::page::Record;
@@ -72,7 +72,7 @@ pub(super) fn exactly(here: Here<'_>, slot: Slot, target: Option<&Target>) -> Sl
 /// The named slot, unless its worker drains or is down; without a named rank the one its session gets there.
 pub(super) fn slot(here: Here<'_>, target: &Target, session: Option<Session>) -> Option<Slot> {
     let (at, worker) = here.directory.worker_by_id(&target.worker)?;
-    if matches!(worker.state, WorkerState::Draining | WorkerState::Down) {
+    if !worker.state.is_open() {
         return None;
     }
     let hashed = session.and_then(|session| place::hashed(here, worker, session));
@@ -150,8 +150,7 @@ fn known(here: Here<'_>, target: &Target) -> Result<(), Refusal> {
         let coming = here.directory.coming.contains(&target.worker);
         return Err(if coming { Refusal::WorkerUnavailable } else { Refusal::WorkerUnknown });
     };
-    let pool = here.directory.pools.get(worker.pool);
-    if pool.is_none_or(|pool| pool.name != here.pool.name) {
+    if !place::is_here(here, worker) {
         return Err(Refusal::WorkerUnknown);
     }
     if target.rank.is_some_and(|rank| !worker.declares(rank)) {

@@ -78,7 +78,7 @@ fn eligible<'a>(here: Here<'a>, record: &Record) -> Option<(usize, &'a Worker)> 
     (is_here(here, worker) && declared && worker.state.serves_bound()).then_some((at, worker))
 }
 
-fn is_here(here: Here<'_>, worker: &Worker) -> bool {
+pub(super) fn is_here(here: Here<'_>, worker: &Worker) -> bool {
     here.directory.pools.get(worker.pool).is_some_and(|p| p.name == here.pool.name)
 }
 
@@ -112,17 +112,13 @@ pub(super) fn stays(env: &Env<'_>, here: Here<'_>, slot: &Slot) -> bool {
 }
 
 /// The cached binding, whatever its generation and age.
-pub(super) fn cached(here: Here<'_>, session: Session, record: Option<&Record>) -> Option<Slot> {
-    let record = record?;
+pub(super) fn cached(here: Here<'_>, session: Session, record: &Record) -> Option<Slot> {
     let (at, worker) = eligible(here, record)?;
     Some(slot(here, at, worker, record.rank, session.rank_hash))
 }
 
-/// Without the service: the cached binding, else weighted rendezvous, the same on every Envoy.
-pub(super) fn alone(here: Here<'_>, session: Session, record: Option<&Record>) -> Option<Slot> {
-    if let Some(slot) = cached(here, session, record) {
-        return Some(slot);
-    }
+/// Without the service and without a binding: weighted rendezvous, the same on every Envoy.
+pub(super) fn alone(here: Here<'_>, session: Session) -> Option<Slot> {
     rendezvous(here, session, &here.directory.open_workers(here.pool))
 }
 

@@ -7,8 +7,7 @@ use super::State;
 use super::binding::{Place, Record, Slot};
 use super::route::{Asked, Bound, Decision};
 use super::sessions::Session;
-use super::workers::Worker;
-use routing::contract::{Cached, PoolInfo, Refusal, SessionRef, Target, WorkerState};
+use routing::contract::{Cached, PoolInfo, Refusal, SessionRef, Target};
 use routing::id::PoolName;
 
 impl State {
@@ -115,8 +114,7 @@ impl State {
 
     /// Whether a turn that is not bound there may begin there because its caller says so.
     fn takes_named(&self, slot: Slot) -> bool {
-        let takes = |worker: &Worker| !matches!(worker.state(), WorkerState::Draining | WorkerState::Down);
-        self.workers.by_hash(slot.worker).is_some_and(takes)
+        self.workers.by_hash(slot.worker).is_some_and(|worker| worker.state().is_open())
     }
 
     pub(super) const fn refuse(&mut self, refusal: Refusal) -> Decision {
