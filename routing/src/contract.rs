@@ -3,21 +3,23 @@
 //! Additive only: unknown fields are ignored and unknown words read as the safe one of their kind, so that old meets new. Golden files in `tests/golden/contract/v1` pin them.
 //! Durations are relative milliseconds; ids travel as text; nothing here carries a session key or a prompt.
 
+mod explain;
 mod pool;
 mod report;
 mod route;
 mod topology;
 mod watch;
 
+pub use explain::{CandidateShown, Explanation, KeyShown, Removal};
 pub use pool::{
-    Affinity, DEVICE_RATIO_DEFAULT, Policy, PoolInfo, RANK_PICK_MARGIN, RankChoice, RankPick, Ranks,
-    SOFT_MARGIN_PERCENT_DEFAULT, SOFT_SLACK, TTL_DEFAULT, soft_stays,
+    Affinity, DEVICE_RATIO_DEFAULT, OnAllOverloaded, OnOverload, Policy, PoolInfo, RANK_PICK_MARGIN,
+    RankChoice, RankPick, Ranks, SOFT_MARGIN_PERCENT_DEFAULT, SOFT_SLACK, TTL_DEFAULT, WAIT_MAX, soft_stays,
 };
 pub use report::{
     Entry, InFlight, KeptBinding, PageUpload, REPORT_ENTRIES_MAX, Report, SlotFailure, UPLOAD_BINDINGS_MAX,
 };
-pub use route::{Cached, Outcome, Refusal, RouteReply, RouteRequest};
-pub use topology::{Device, EndpointInfo, Engine, RankNumbering, Topology, WorkerInfo};
+pub use route::{Cached, Outcome, PrefillAsk, Refusal, RouteReply, RouteRequest};
+pub use topology::{Device, EndpointInfo, Engine, RankIn, RankNumbering, Topology, WorkerInfo};
 pub use watch::{Fleet, Move, WATCH_HOLD_MS_MAX, WatchQuery, WatchReply, WorkerState, WorkerStatus};
 
 use crate::id::{Epoch, Rank, RankHash, SessionId, WorkerId};

@@ -1,17 +1,21 @@
 //! Every hash that must be the same in each filter, replica and language: session ids, rank hash, rendezvous.
 
 use crate::id::{Rank, RankHash, SessionId, WorkerId};
+use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::{Xxh3, xxh3_64, xxh3_128};
 
-/// The phase part of a session id.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+/// Which half of a request a worker does; part of a session's id, as each half has a binding of its own.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Phase {
-    /// One pool prefills and decodes.
-    Aggregated,
     /// Prefill half of a split pool.
     Prefill,
     /// Decode half of a split pool.
     Decode,
+    /// Prefills and decodes. Also how a phase this build does not know is read.
+    #[default]
+    #[serde(other)]
+    Aggregated,
 }
 
 impl Phase {
@@ -29,7 +33,10 @@ impl Phase {
 /// xxh3_128 over length-prefixed (u32 LE) secret, scope, pool, phase and key, so that no two splits of the same bytes meet.
 #[must_use]
 pub fn session_id(secret: &[u8], scope: &[u8], pool: &str, phase: Phase, key: &[u8]) -> SessionId {
-    let parts = [secret, scope, pool.as_bytes(), phase.as_str().as_bytes(), key];
+    hash_parts(&[secret, scope, pool.as_bytes(), phase.as_str().as_bytes(), key])
+}
+
+fn hash_parts(parts: &[&[u8]]) -> SessionId {
     let mut bytes = Vec::with_capacity(parts.iter().map(|p| p.len() + 4).sum());
     for part in parts {
         let len = u32::try_from(part.len()).unwrap_or(u32::MAX);
@@ -37,6 +44,12 @@ pub fn session_id(secret: &[u8], scope: &[u8], pool: &str, phase: Phase, key: &[
         bytes.extend_from_slice(part);
     }
     SessionId(xxh3_128(&bytes))
+}
+
+/// Names an engine's response id as a session names a key: what one tenant learned no other can use.
+#[must_use]
+pub fn response_id(secret: &[u8], scope: &[u8], pool: &str, response: &[u8]) -> SessionId {
+    hash_parts(&[secret, scope, pool.as_bytes(), b"response", response])
 }
 
 /// xxh3_64, seed 0, of the trimmed key.

@@ -12,6 +12,7 @@
 pub mod attempt;
 pub mod config;
 pub mod contract;
+pub mod demand;
 pub mod directory;
 pub mod flow;
 pub mod hash;

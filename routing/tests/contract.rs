@@ -135,38 +135,22 @@ fn topology() -> Topology {
 fn fleet() -> Fleet {
     use WorkerState::{Down, Draining, Joining, Ready, Suspect};
     let status = |(n, state): (usize, WorkerState)| WorkerStatus {
-        id: common::id(&format!("w{n}")),
-        state,
         in_flight: 10 + u32::try_from(n).unwrap(),
         penalty: u32::try_from(n % 2).unwrap(),
+        ..WorkerStatus::idle(common::id(&format!("w{n}")), state)
     };
     let workers = [Joining, Ready, Suspect, Draining, Down].into_iter().enumerate().map(status).collect();
     Fleet { version: 13, workers }
 }
 
 fn route_reply(outcome: Outcome) -> RouteReply {
-    RouteReply {
-        outcome,
-        refusal: None,
-        target: None,
-        alternates: Vec::new(),
-        version: Version::default(),
-        hold: None,
-        ttl_ms: Millis(1_800_000),
-        as_of: Cursor(100),
-        epoch: Epoch(7),
-        reason: "test".to_owned(),
-    }
+    RouteReply { ttl_ms: Millis(1_800_000), ..RouteReply::nowhere(outcome, Cursor(100), Epoch(7), "test") }
 }
 
 #[test]
 fn route_request() {
     let full = RouteRequest {
-        caller: caller(),
-        request: RequestId(9),
-        pool: pool_name("chat"),
         session: Some(session()),
-        deadline_ms: Millis(30),
         cached: Some(Cached {
             worker_hash: 18_446_744_073_709_551_614,
             rank: Some(Rank(5)),
@@ -174,6 +158,7 @@ fn route_request() {
         }),
         named: Some(target("w1", Some(5))),
         unsent: entries()[2..4].to_vec(),
+        ..RouteRequest::new(caller(), RequestId(9), pool_name("chat"), Millis(30))
     };
     same(&full, golden!("route_request"));
     let bare = RouteRequest { session: None, cached: None, named: None, unsent: Vec::new(), ..full };

@@ -29,7 +29,7 @@ fn on_the_wire(worker: &Worker, rank: u32) -> (Option<&str>, Option<String>) {
 }
 
 fn status(name: &str, state: WorkerState, in_flight: u32) -> WorkerStatus {
-    WorkerStatus { id: id(name), state, in_flight, penalty: 0 }
+    WorkerStatus { in_flight, ..WorkerStatus::idle(id(name), state) }
 }
 
 fn open(directory: &Directory) -> Vec<&str> {

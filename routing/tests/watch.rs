@@ -30,7 +30,7 @@ fn reply(epoch: u64, cursor: u64) -> WatchReply {
 }
 
 fn fleet(version: u64) -> Fleet {
-    let status = WorkerStatus { id: id("w0"), state: WorkerState::Ready, in_flight: 3, penalty: 0 };
+    let status = WorkerStatus { in_flight: 3, ..WorkerStatus::idle(id("w0"), WorkerState::Ready) };
     Fleet { version, workers: vec![status] }
 }
 

@@ -32,6 +32,59 @@ pub struct PoolInfo {
     /// [`SOFT_SLACK`]; >= 100.
     #[serde(default = "default_soft_margin", skip_serializing_if = "is_default_soft_margin")]
     pub soft_margin_percent: u32,
+    /// What becomes of a bound turn whose slot is overloaded.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub on_overload: OnOverload,
+    /// Under [`OnOverload::Wait`]: the longest wait for the bound slot; then the turn is spilled.
+    #[serde(default = "default_wait", skip_serializing_if = "is_default_wait")]
+    pub wait_ms: Millis,
+    /// What becomes of a turn when every slot it might go to is overloaded.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub on_all_overloaded: OnAllOverloaded,
+    /// Requests in flight on one slot from which on it counts as overloaded; a worker may state its own. Absent: no limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub in_flight_limit: Option<u32>,
+    /// Model names it serves: its own and those of its workers, sorted. Empty: whatever is asked for.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub models: Vec<String>,
+}
+
+/// What becomes of a bound turn whose slot is alive but overloaded (affinity section 4).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OnOverload {
+    /// It waits for the slot up to [`PoolInfo::wait_ms`], then it is spilled.
+    Wait,
+    /// The client gets 429 with `Retry-After`.
+    Refuse,
+    /// It is served elsewhere this once, the binding stays. Also how a word this build does not know is read.
+    #[default]
+    #[serde(other)]
+    Spill,
+}
+
+/// What becomes of a turn when every slot it might go to is overloaded (affinity section 4).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OnAllOverloaded {
+    /// The client gets 429 with `Retry-After`.
+    Refuse,
+    /// It goes to the least loaded. Also how a word this build does not know is read.
+    #[default]
+    #[serde(other)]
+    LeastLoaded,
+}
+
+/// Default and largest [`PoolInfo::wait_ms`].
+pub const WAIT_MAX: Millis = Millis(2000);
+
+const fn default_wait() -> Millis {
+    WAIT_MAX
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature serde asks for")]
+fn is_default_wait(wait: &Millis) -> bool {
+    *wait == WAIT_MAX
 }
 
 /// Who chooses the rank of a session's turns.
@@ -100,6 +153,11 @@ impl PoolInfo {
             rank: RankChoice::default(),
             rank_pick: RankPick::default(),
             soft_margin_percent: SOFT_MARGIN_PERCENT_DEFAULT,
+            on_overload: OnOverload::default(),
+            wait_ms: WAIT_MAX,
+            on_all_overloaded: OnAllOverloaded::default(),
+            in_flight_limit: None,
+            models: Vec::new(),
         }
     }
 

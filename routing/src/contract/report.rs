@@ -1,7 +1,7 @@
 //! `report` and `pages`: what happened, and what an Envoy still knows.
 
 use super::{Caller, KeptSlot, SessionRef, Target};
-use crate::id::{Epoch, HoldId, PoolName, RequestId, Version};
+use crate::id::{Epoch, HoldId, PoolName, RequestId, SessionId, Version};
 use crate::time::Millis;
 use serde::{Deserialize, Serialize};
 
@@ -63,6 +63,15 @@ pub enum Entry {
         pool: PoolName,
         /// The binding it belongs to.
         version: Version,
+    },
+    /// An engine named an answer of this session: later requests that name it belong to the session.
+    Alias {
+        /// The response id, hashed as a session of its own ([`crate::hash::response_id`]).
+        alias: SessionId,
+        /// The session.
+        session: SessionRef,
+        /// Its pool.
+        pool: PoolName,
     },
     /// An attempt on a slot failed, whoever asked.
     SlotFailed {

@@ -1,7 +1,8 @@
 //! `route`: one request asks where it goes.
 
-use super::{Caller, Entry, SessionRef, Target};
-use crate::id::{Cursor, Epoch, HoldId, PoolName, Rank, RequestId, Version, WorkerId};
+use super::{Caller, Entry, Explanation, SessionRef, Target, is_default};
+use crate::demand::Demands;
+use crate::id::{Cursor, Epoch, HoldId, PoolName, Rank, RequestId, SessionId, Version, WorkerId};
 use crate::time::Millis;
 use serde::{Deserialize, Serialize};
 
@@ -40,6 +41,63 @@ pub struct RouteRequest {
     /// This VM's unsent entries about this session: applied before the choice.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unsent: Vec<Entry>,
+    /// What a worker must have to serve this request.
+    #[serde(default, skip_serializing_if = "Demands::is_empty")]
+    pub demands: Demands,
+    /// The bound slot is overloaded, and the turn may wait so long for it; 0: it does not wait.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub wait_ms: Millis,
+    /// The session is unknown to the caller, but not what it hangs on: an engine's response id, hashed. Answered with
+    /// [`RouteReply::session`], and routed as that session.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub alias: Option<SessionId>,
+    /// The prefill half of the request, in a pool that is split.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prefill: Option<Box<PrefillAsk>>,
+    /// Nothing is created, refreshed or counted: only the decision is wanted, in [`RouteReply::explained`].
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub dry_run: bool,
+}
+
+impl RouteRequest {
+    /// A question of which only this is known.
+    #[must_use]
+    pub fn new(caller: Caller, request: RequestId, pool: PoolName, deadline_ms: Millis) -> Self {
+        Self {
+            caller,
+            request,
+            pool,
+            session: None,
+            deadline_ms,
+            cached: None,
+            named: None,
+            unsent: Vec::new(),
+            demands: Demands::default(),
+            wait_ms: Millis(0),
+            alias: None,
+            prefill: None,
+            dry_run: false,
+        }
+    }
+}
+
+/// The prefill half of a question: the same pool and caller, a request and a session of its own.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PrefillAsk {
+    /// Owner of the hold it may get.
+    pub request: RequestId,
+    /// The session of this phase; absent without a key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session: Option<SessionRef>,
+    /// As [`RouteRequest::cached`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cached: Option<Cached>,
+    /// As [`RouteRequest::named`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub named: Option<Target>,
+    /// As [`RouteRequest::unsent`].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unsent: Vec<Entry>,
 }
 
 /// What `route` decided.
@@ -75,6 +133,12 @@ pub enum Refusal {
     RankUndeclared,
     /// The session is bound elsewhere: 400, the binding is unchanged.
     BoundElsewhere,
+    /// The session is bound to a slot that this request's demands exclude, and its affinity is hard: 403.
+    Excluded,
+    /// No worker of the pool meets this request's demands: 503.
+    Unmet,
+    /// The bound slot, or every slot, is overloaded, and the pool refuses then: 429.
+    Overloaded,
     /// The worker drains or is down: 503. Also how a refusal this build does not know is read.
     #[serde(other)]
     WorkerUnavailable,
@@ -108,4 +172,35 @@ pub struct RouteReply {
     pub epoch: Epoch,
     /// One word for logs: `least_loaded`, `joined`, `bound`, `rebound`, …
     pub reason: String,
+    /// The session behind [`RouteRequest::alias`], if the service knows it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session: Option<SessionRef>,
+    /// The prefill half, if one was asked for; itself without one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prefill: Option<Box<RouteReply>>,
+    /// How it came about, for [`RouteRequest::dry_run`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub explained: Option<Box<Explanation>>,
+}
+
+impl RouteReply {
+    /// An answer that names no target.
+    #[must_use]
+    pub fn nowhere(outcome: Outcome, as_of: Cursor, epoch: Epoch, reason: &str) -> Self {
+        Self {
+            outcome,
+            refusal: None,
+            target: None,
+            alternates: Vec::new(),
+            version: Version::default(),
+            hold: None,
+            ttl_ms: Millis(0),
+            as_of,
+            epoch,
+            reason: reason.to_owned(),
+            session: None,
+            prefill: None,
+            explained: None,
+        }
+    }
 }

@@ -1,8 +1,10 @@
 //! Workers and their endpoints as one Envoy may use them.
 
 use super::{PoolInfo, is_default};
+use crate::hash::Phase;
 use crate::id::{PoolName, WorkerId};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// Pools and workers as one Envoy may use them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -79,6 +81,54 @@ pub struct WorkerInfo {
     pub first_slot: Option<u32>,
     /// Where Envoy dials it; each serves a range of ranks.
     pub endpoints: Vec<EndpointInfo>,
+    /// Which half of a split pool it is.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub phase: Phase,
+    /// Model names it serves; empty: whatever its pool serves.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub models: Vec<String>,
+    /// Words of the operator that requests may ask for; one that begins with `!` repels those that do not.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
+    /// Version of its engine as it writes it, for example `0.32.0`; absent: as new as we know.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub engine_version: Option<String>,
+    /// Where its engine reads a rank.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub rank_in: RankIn,
+}
+
+/// Where an engine reads a rank.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RankIn {
+    /// In the request's JSON body: SGLang before 0.5.10.
+    Body,
+    /// In a header. Also how a word this build does not know is read.
+    #[default]
+    #[serde(other)]
+    Header,
+}
+
+impl WorkerInfo {
+    /// A worker of which nothing more was said.
+    #[must_use]
+    pub const fn with_defaults(id: WorkerId, pool: PoolName, endpoints: Vec<EndpointInfo>) -> Self {
+        Self {
+            id,
+            pool,
+            engine: Engine::Vllm,
+            weight: 1,
+            device: Device::Accelerator,
+            first_slot: None,
+            endpoints,
+            phase: Phase::Aggregated,
+            models: Vec::new(),
+            labels: BTreeMap::new(),
+            engine_version: None,
+            rank_in: RankIn::Header,
+        }
+    }
 }
 
 const fn one() -> u32 {

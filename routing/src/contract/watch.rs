@@ -1,7 +1,7 @@
 //! `watch`: the long poll for topology, states, load, moves and releases.
 
 use super::{SessionRef, Target, Topology, is_default};
-use crate::id::{Cursor, Epoch, Version, WorkerId};
+use crate::id::{Cursor, Epoch, Rank, Version, WorkerId};
 use serde::{Deserialize, Serialize};
 
 /// How long the service holds a watch at most before it answers with nothing new.
@@ -90,6 +90,31 @@ pub struct WorkerStatus {
     /// What recent failures count as, in requests: a worker that fails fast must not look idle.
     #[serde(default, skip_serializing_if = "is_default")]
     pub penalty: u32,
+    /// Requests its engine has taken and not begun, as last scraped: they count as load.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub waiting: u32,
+    /// Ranks that are overloaded, ascending. Of a worker with one rank [`Self::all_overloaded`] tells.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub overloaded: Vec<Rank>,
+    /// Whether every rank is.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub all_overloaded: bool,
+}
+
+impl WorkerStatus {
+    /// An idle worker.
+    #[must_use]
+    pub const fn idle(id: WorkerId, state: WorkerState) -> Self {
+        Self {
+            id,
+            state,
+            in_flight: 0,
+            penalty: 0,
+            waiting: 0,
+            overloaded: Vec::new(),
+            all_overloaded: false,
+        }
+    }
 }
 
 /// Whether a worker may be used.

@@ -343,14 +343,16 @@ fn is_exact(here: Here<'_>, routing: &Routing) -> bool {
 fn question(env: &Env<'_>, routing: &Routing) -> RouteRequest {
     let bound = routing.cached.filter(|r| r.certainty == Certainty::Bound);
     RouteRequest {
-        caller: env.vm.caller.clone(),
-        request: routing.request,
-        pool: routing.pool.clone(),
         session: Some(reference(routing.session)),
-        deadline_ms: env.config.route_deadline,
         cached: bound.map(|r| Cached { worker_hash: r.worker_hash, rank: r.rank, version: r.version }),
         named: routing.named.clone(),
         unsent: env.vm.reports.about(routing.session.id),
+        ..RouteRequest::new(
+            env.vm.caller.clone(),
+            routing.request,
+            routing.pool.clone(),
+            env.config.route_deadline,
+        )
     }
 }
 

@@ -113,6 +113,18 @@ impl LocalReply {
         Self::error(503, Some(1), "server_error", "worker_unavailable", message)
     }
 
+    /// No worker meets the demands.
+    pub(super) fn unmet() -> Self {
+        let message = "no worker of this pool meets the demands of the request";
+        Self::error(503, Some(1), "server_error", "demands_unmet", message)
+    }
+
+    /// Every slot, or the bound one, is overloaded, and the pool refuses then.
+    pub(super) fn overloaded() -> Self {
+        let message = "the model workers are overloaded; try again shortly";
+        Self::error(429, Some(1), "rate_limit_error", "overloaded", message)
+    }
+
     /// A named target that is refused for good.
     pub(super) fn target(status: u32, code: &str, message: &str) -> Self {
         Self::error(status, None, "invalid_request_error", code, message)

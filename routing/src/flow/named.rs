@@ -51,6 +51,13 @@ pub(super) fn refusal(refusal: Refusal) -> LocalReply {
             "session_bound_elsewhere",
             "the session is bound to another target; name that one, or none",
         ),
+        Refusal::Excluded => LocalReply::target(
+            403,
+            "target_excluded",
+            "the session is bound to a worker that this request's demands exclude",
+        ),
+        Refusal::Unmet => LocalReply::unmet(),
+        Refusal::Overloaded => LocalReply::overloaded(),
         Refusal::WorkerUnavailable => LocalReply::target_gone(),
     }
 }

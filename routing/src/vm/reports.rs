@@ -26,6 +26,7 @@ enum Subject {
     Committed(SessionId, RequestId),
     Touched(SessionId),
     Released(SessionId),
+    Alias(SessionId),
     /// Each request that failed owns its own hold.
     Failed(SessionId, RequestId),
 }
@@ -35,6 +36,7 @@ fn subject(entry: &Entry) -> Option<Subject> {
         Entry::Committed { session, request, .. } => Some(Subject::Committed(session.id, *request)),
         Entry::Touched { session, .. } => Some(Subject::Touched(session.id)),
         Entry::Released { session, .. } => Some(Subject::Released(session.id)),
+        Entry::Alias { alias, .. } => Some(Subject::Alias(*alias)),
         Entry::Failed { session, request, .. } => Some(Subject::Failed(session.id, *request)),
         Entry::SlotFailed { .. } | Entry::SlotAnswered { .. } | Entry::VmGone { .. } | Entry::Unknown => None,
     }

@@ -1,9 +1,7 @@
 //! Builders shared by the tests of this crate: a small fleet, requests as header lists. Knows no test.
 #![allow(dead_code, reason = "each test program uses its own part of it")]
 
-use routing::contract::{
-    Device, EndpointInfo, Engine, PoolInfo, RankNumbering, Target, Topology, WorkerInfo,
-};
+use routing::contract::{EndpointInfo, PoolInfo, RankNumbering, Target, Topology, WorkerInfo};
 use routing::id::{PoolName, Rank, WorkerId};
 use routing::session::RequestView;
 
@@ -24,15 +22,7 @@ pub(crate) fn endpoint(address: &str, dp_start: u32, dp_size: u32) -> EndpointIn
 }
 
 pub(crate) fn worker(name: &str, endpoints: &[EndpointInfo]) -> WorkerInfo {
-    WorkerInfo {
-        id: id(name),
-        pool: pool_name("chat"),
-        engine: Engine::Vllm,
-        weight: 1,
-        device: Device::Accelerator,
-        first_slot: None,
-        endpoints: endpoints.to_vec(),
-    }
+    WorkerInfo::with_defaults(id(name), pool_name("chat"), endpoints.to_vec())
 }
 
 pub(crate) fn pool(name: &str) -> PoolInfo {

@@ -117,12 +117,7 @@ impl World {
 
     /// Gives every VM a directory of the present topology and states.
     fn publish(&mut self) {
-        let status = |(name, state): (&String, &WorkerState)| WorkerStatus {
-            id: id(name),
-            state: *state,
-            in_flight: 0,
-            penalty: 0,
-        };
+        let status = |(name, state): (&String, &WorkerState)| WorkerStatus::idle(id(name), *state);
         let fleet = Fleet { version: 1, workers: self.states.iter().map(status).collect() };
         let mut directory = Directory::new(&self.topology);
         directory.update(&fleet);
@@ -417,15 +412,11 @@ fn reply(words: &[&str]) -> RouteReply {
     let rank = after("rank").map(|rank| u32::try_from(rank).unwrap());
     let seq = words.iter().skip(1).find_map(|w| w.strip_prefix('v')?.parse().ok()).unwrap_or(0);
     RouteReply {
-        outcome,
         refusal,
         target: named.map(|worker| target(worker, rank)),
-        alternates: Vec::new(),
         version: Version { seq, writer: 0 },
         hold: after("hold").map(HoldId),
         ttl_ms: TTL_DEFAULT,
-        as_of: Cursor(0),
-        epoch: Epoch(1),
-        reason: "scripted".to_owned(),
+        ..RouteReply::nowhere(outcome, Cursor(0), Epoch(1), "scripted")
     }
 }

@@ -72,6 +72,7 @@ fn entry(entry: &Entry) -> String {
         }
         Entry::Failed { hold: held, request, .. } => format!("failed r{}{}", request.0, hold(*held)),
         Entry::Touched { version: of, .. } => format!("touched {}", version(*of)),
+        Entry::Alias { alias, session, .. } => format!("alias {} of {}", alias.prefix(), session.id.prefix()),
         Entry::VmGone { vm } => format!("vm {} gone", vm.0),
         Entry::Released { version: of, .. } => format!("released {}", version(*of)),
         Entry::SlotFailed { target: to, failure, count } => {

@@ -49,12 +49,8 @@ mod tests {
     use routing::contract::WorkerStatus;
 
     fn fleet(version: u64, states: &[(&str, WorkerState)]) -> Fleet {
-        let status = |(id, state): &(&str, WorkerState)| WorkerStatus {
-            id: WorkerId::parse(id).unwrap(),
-            state: *state,
-            in_flight: 0,
-            penalty: 0,
-        };
+        let status =
+            |(id, state): &(&str, WorkerState)| WorkerStatus::idle(WorkerId::parse(id).unwrap(), *state);
         Fleet { version, workers: states.iter().map(status).collect() }
     }
 

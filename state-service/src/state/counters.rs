@@ -49,6 +49,14 @@ counters! {
     refused_rank_undeclared,
     /// Routes refused: the session is bound, or held, elsewhere than named.
     refused_bound_elsewhere,
+    /// Routes refused: the bound slot is excluded by the request's demands, and affinity is hard.
+    refused_excluded,
+    /// Routes refused: no worker of the pool meets the request's demands.
+    refused_unmet,
+    /// Routes refused: the bound slot, or every slot, is overloaded and the pool refuses then.
+    refused_overloaded,
+    /// Response ids learned.
+    alias_learned,
     /// Routes refused: the named worker drains or is down.
     refused_worker_unavailable,
     /// Routes that came after the end of their own request: nothing was held for them.

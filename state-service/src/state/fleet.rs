@@ -237,10 +237,9 @@ impl State {
 
 fn status(worker: &Worker, now: Timestamp) -> WorkerStatus {
     WorkerStatus {
-        id: worker.spec.id.clone(),
-        state: worker.state(),
         in_flight: worker.in_flight(),
         penalty: worker.health.penalty(now),
+        ..WorkerStatus::idle(worker.spec.id.clone(), worker.state())
     }
 }
 

@@ -123,6 +123,9 @@ impl State {
             Refusal::WorkerUnknown => &mut self.counters.refused_worker_unknown,
             Refusal::RankUndeclared => &mut self.counters.refused_rank_undeclared,
             Refusal::BoundElsewhere => &mut self.counters.refused_bound_elsewhere,
+            Refusal::Excluded => &mut self.counters.refused_excluded,
+            Refusal::Unmet => &mut self.counters.refused_unmet,
+            Refusal::Overloaded => &mut self.counters.refused_overloaded,
             Refusal::WorkerUnavailable => &mut self.counters.refused_worker_unavailable,
         };
         *counter += 1;

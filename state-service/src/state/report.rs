@@ -86,6 +86,8 @@ impl State {
                 let rank = self.known_rank(&worker, rank);
                 self.observe_slot(now, &worker, Observation::Answered { rank });
             }
+            // Kept from the moment there is a table for them.
+            Entry::Alias { .. } => self.counters.alias_learned += 1,
             Entry::VmGone { vm: dead } => self.vm_gone(vm, dead),
             Entry::Unknown => self.counters.entry_unknown += 1,
         }

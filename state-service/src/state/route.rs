@@ -13,7 +13,7 @@ use super::vms::VmId;
 use routing::contract::{
     Cached, Entry, Outcome, Policy, PoolInfo, Refusal, RouteReply, RouteRequest, SessionRef,
 };
-use routing::id::{Cursor, HoldId, RequestId, SessionId, Version};
+use routing::id::{HoldId, RequestId, SessionId, Version};
 use routing::time::Timestamp;
 
 /// Who asks, when, with what luck.
@@ -87,7 +87,8 @@ impl State {
                 Entry::Committed { session, .. }
                 | Entry::Failed { session, .. }
                 | Entry::Touched { session, .. }
-                | Entry::Released { session, .. } => Some(session.id),
+                | Entry::Released { session, .. }
+                | Entry::Alias { session, .. } => Some(session.id),
                 // Slots are counted once, from the report.
                 Entry::SlotFailed { .. }
                 | Entry::SlotAnswered { .. }
@@ -331,16 +332,12 @@ impl State {
         let chosen = slot.map_or(0, |slot| slot.worker);
         let alternates = if asked.exact { Vec::new() } else { self.alternates(asked.who(session), chosen) };
         RouteReply {
-            refusal: None,
-            outcome,
             target,
             alternates,
             version,
             hold,
             ttl_ms: asked.pool.ttl_ms,
-            as_of: self.moves.cursor(),
-            epoch: self.epoch,
-            reason: reason.to_owned(),
+            ..self.answer_nowhere(outcome, reason)
         }
     }
 
@@ -350,19 +347,7 @@ impl State {
     }
 
     fn answer_nowhere(&self, outcome: Outcome, reason: &'static str) -> RouteReply {
-        let as_of: Cursor = self.moves.cursor();
-        RouteReply {
-            refusal: None,
-            outcome,
-            target: None,
-            alternates: Vec::new(),
-            version: Version::default(),
-            hold: None,
-            ttl_ms: routing::time::Millis(0),
-            as_of,
-            epoch: self.epoch,
-            reason: reason.to_owned(),
-        }
+        RouteReply::nowhere(outcome, self.moves.cursor(), self.epoch, reason)
     }
 }
 
@@ -418,6 +403,9 @@ const fn refusal_word(refusal: Refusal) -> &'static str {
         Refusal::WorkerUnknown => "worker_unknown",
         Refusal::RankUndeclared => "rank_undeclared",
         Refusal::BoundElsewhere => "bound_elsewhere",
+        Refusal::Excluded => "excluded",
+        Refusal::Unmet => "unmet",
+        Refusal::Overloaded => "overloaded",
         Refusal::WorkerUnavailable => "worker_unavailable",
     }
 }

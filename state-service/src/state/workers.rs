@@ -158,14 +158,16 @@ impl Worker {
     }
 
     pub(super) fn info(&self) -> WorkerInfo {
+        let endpoints = self.endpoints.iter().map(Endpoint::info).collect();
         WorkerInfo {
-            id: self.spec.id.clone(),
-            pool: self.spec.pool.clone(),
             engine: self.spec.engine,
             weight: self.spec.weight,
             device: self.spec.device,
             first_slot: self.first_slot,
-            endpoints: self.endpoints.iter().map(Endpoint::info).collect(),
+            phase: self.spec.phase,
+            models: self.spec.models.clone(),
+            labels: self.spec.labels.clone(),
+            ..WorkerInfo::with_defaults(self.spec.id.clone(), self.spec.pool.clone(), endpoints)
         }
     }
 }

@@ -48,14 +48,8 @@ pub(super) fn caller(vm: &str) -> Caller {
 
 pub(super) fn route_request(name: &str, request: u64, vm: &str) -> RouteRequest {
     RouteRequest {
-        caller: caller(vm),
-        request: RequestId(request),
-        pool: pool(),
         session: Some(session(name)),
-        deadline_ms: Millis(30),
-        cached: None,
-        named: None,
-        unsent: Vec::new(),
+        ..RouteRequest::new(caller(vm), RequestId(request), pool(), Millis(30))
     }
 }
 
