@@ -1,5 +1,6 @@
 //! The downstream role: one context a request, whose callbacks drive a `RequestFlow`.
 
+use crate::host::abi::{self, Stop};
 use crate::roles::Plugin;
 use crate::{host, store, vm};
 use proxy_wasm::traits::{Context, HttpContext};
@@ -181,7 +182,7 @@ impl HttpContext for Downstream {
             Next::Continue => Action::Continue,
             Next::Pause => {
                 self.paused = true;
-                Action::Pause
+                abi::stop(Stop::All)
             }
         }
     }

@@ -1,7 +1,9 @@
-//! The hostcalls we use, each answering with a value instead of a panic. The only file with `unsafe`.
+//! The hostcalls we use, each answering with a value instead of a panic. `unsafe` is here and below, and nowhere else.
 //!
 //! The SDK's own wrappers panic on a status they do not expect, and a panic kills every stream of the VM.
 #![allow(unsafe_code, reason = "the ABI is pointers; every wrapper below is safe to call with any argument")]
+
+pub(crate) mod abi;
 
 use routing::flow::LocalReply;
 use routing::header::http;

@@ -27,13 +27,28 @@ pub fn envoy() -> Result<PathBuf> {
     found(path, "Envoy")
 }
 
-/// The built filter.
+/// The module whose keys stand in headers.
+pub const HEADERS_MODULE: &str = "rankpin.wasm";
+/// The module that reads request bodies.
+pub const BODY_MODULE: &str = "rankpin-body.wasm";
+/// The module that reads request and response bodies.
+pub const FULL_MODULE: &str = "rankpin-full.wasm";
+
+/// The built filter, for header keys.
 ///
 /// # Errors
 /// There is none; the sentence names the remedy.
 pub fn wasm() -> Result<PathBuf> {
-    let told = env::var_os("RANKPIN_WASM").map(PathBuf::from);
-    found(told.or_else(|| Some(root().join("target/rankpin.wasm"))), "filter (rankpin.wasm)")
+    module(HEADERS_MODULE)
+}
+
+/// One of the filter's modules, by its file's name.
+///
+/// # Errors
+/// There is none; the sentence names the remedy.
+pub fn module(file: &str) -> Result<PathBuf> {
+    let folder = env::var_os("RANKPIN_WASM_DIR").map_or_else(|| root().join("target"), PathBuf::from);
+    found(Some(folder.join(file)), &format!("filter ({file})"))
 }
 
 /// The filter with a trap in it, for tests of what a dying VM costs: never shipped.

@@ -2,7 +2,7 @@
 //! place of the shipped ones, so that tests prove what people load. Starts nothing.
 
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use routing::header::{self, cluster};
@@ -48,7 +48,7 @@ impl Bootstrap {
     /// The file is missing or is no YAML; the filter is not built.
     pub fn shipped(steering: Steering) -> Result<Self> {
         let mut bootstrap = Self::read(&artifacts::root().join("envoy").join(steering.file()))?;
-        bootstrap.wasm(&artifacts::wasm()?)?;
+        bootstrap.built()?;
         bootstrap.free_ports()?;
         Ok(bootstrap)
     }
@@ -76,20 +76,38 @@ impl Bootstrap {
         &mut self.document
     }
 
+    /// The built modules of the filter, in place of those named.
+    ///
+    /// # Errors
+    /// None is named, or one that is not built.
+    pub fn built(&mut self) -> Result<()> {
+        self.modules(|name| artifacts::module(name))
+    }
+
     /// The path of the filter, wherever it is named.
     ///
     /// # Errors
     /// It is named nowhere.
     pub fn wasm(&mut self, path: &Path) -> Result<()> {
-        let mut named = 0;
+        self.modules(|_| Ok(path.to_owned()))
+    }
+
+    /// Another path for each module, told by its file's name.
+    fn modules(&mut self, path: impl Fn(&str) -> Result<PathBuf>) -> Result<()> {
+        let (mut named, mut lacking) = (0, None);
         walk(&mut self.document, &mut |value| {
-            if let Some(filename) = value.pointer_mut("/local/filename").filter(|name| is_wasm(name)) {
-                *filename = json!(path);
-                named += 1;
+            let Some(filename) = value.pointer_mut("/local/filename").filter(|name| is_wasm(name)) else {
+                return;
+            };
+            let own = filename.as_str().and_then(|own| Path::new(own).file_name()?.to_str());
+            match path(own.unwrap_or_default()) {
+                Ok(path) => *filename = json!(path),
+                Err(error) => lacking = Some(error),
             }
+            named += 1;
         });
         ensure!(named > 0, "no wasm filename in the config");
-        Ok(())
+        lacking.map_or(Ok(()), Err)
     }
 
     /// Listener and admin on loopback, at ports the kernel chooses.

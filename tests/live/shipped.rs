@@ -15,7 +15,7 @@ fn envoy_accepts_each() {
             continue;
         }
         let mut bootstrap = Bootstrap::read(&path).unwrap();
-        bootstrap.wasm(&artifacts::wasm().unwrap()).unwrap();
+        bootstrap.built().unwrap();
         let said = envoy::validate(&bootstrap, scratch.path()).unwrap();
         assert!(said.status.success(), "{}: {}", path.display(), String::from_utf8_lossy(&said.stderr));
         files += 1;

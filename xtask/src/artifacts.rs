@@ -23,7 +23,8 @@ pub(crate) enum Profile {
 #[derive(Debug)]
 pub(crate) struct Artifacts {
     envoy: PathBuf,
-    wasm: PathBuf,
+    /// The folder of the filter's modules.
+    modules: PathBuf,
     programs: PathBuf,
     root: PathBuf,
 }
@@ -32,13 +33,14 @@ impl Artifacts {
     /// Builds and fetches what is missing.
     pub(crate) fn ensure(workspace: &Workspace, profile: Profile) -> Result<Self> {
         let programs = build_programs(workspace, profile)?;
-        let wasm = build_filter::ensure(workspace)?.path;
-        Ok(Self { envoy: envoy::ensure(workspace)?, wasm, programs, root: workspace.root.clone() })
+        build_filter::ensure(workspace)?;
+        let (envoy, modules) = (envoy::ensure(workspace)?, workspace.target.clone());
+        Ok(Self { envoy, modules, programs, root: workspace.root.clone() })
     }
 
     /// Tells `command` where things are.
     pub(crate) fn tell(&self, command: &mut Command) {
-        command.env("RANKPIN_ENVOY", &self.envoy).env("RANKPIN_WASM", &self.wasm);
+        command.env("RANKPIN_ENVOY", &self.envoy).env("RANKPIN_WASM_DIR", &self.modules);
         command.env("RANKPIN_BIN_DIR", &self.programs).env("RANKPIN_ROOT", &self.root);
     }
 

@@ -1,114 +1,88 @@
-//! `build-filter`: compiles the filter for wasm, drops the exports Envoy should not call, optimises, checks what
-//! is left. Owns the table of kept exports. Does not know what the filter does in them.
+//! `build-filter`: compiles the filter for wasm, makes the shipped modules of it, optimises each, checks what is left. What
+//! tells the modules apart stands in `module`.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use sha2::{Digest, Sha256};
 
 use crate::imports;
+use crate::module::{MODULES, Module, TRAP};
 use crate::prerequisite::{Missing, apt_install, can_apt_install};
 use crate::process;
 use crate::toolchain::{self, TARGET};
-use crate::wasm;
 use crate::workspace::Workspace;
 
-/// Exports the shipped module keeps. The SDK exports every callback there is; Envoy crosses into the VM for each
-/// one it finds, so a callback the filter does not implement costs a call per request, and
-/// `proxy_on_response_body` one per streamed chunk. What is not named here is dropped: bodies, trailers, TCP, gRPC,
-/// queues, foreign functions.
-const KEPT_EXPORTS: &[&str] = &[
-    "memory",
-    "_initialize",
-    "_start",
-    "proxy_abi_version_0_2_1",
-    "proxy_on_memory_allocate",
-    "malloc",
-    "proxy_on_context_create",
-    "proxy_on_vm_start",
-    "proxy_on_configure",
-    "proxy_on_tick",
-    "proxy_on_request_headers",
-    "proxy_on_response_headers",
-    "proxy_on_http_call_response",
-    "proxy_on_delete",
-];
-
-/// Without one of each of these no Envoy could use the module.
-const NEEDED_EXPORTS: &[&[&str]] = &[
-    &["memory"],
-    &["proxy_abi_version_0_2_1"],
-    &["malloc", "proxy_on_memory_allocate"],
-    &["proxy_on_context_create"],
-    &["proxy_on_vm_start"],
-    &["proxy_on_configure"],
-    &["proxy_on_request_headers"],
-];
-
-/// The built filter.
+/// A built module.
 #[derive(Debug)]
 pub(crate) struct Filter {
     pub(crate) path: PathBuf,
     imports: Vec<String>,
-    bytes_compiled: u64,
     bytes_shipped: u64,
 }
 
-/// `build-filter [--out FILE | --trap]`.
+/// `build-filter [--out FOLDER | --trap]`.
 pub(crate) fn command(workspace: &Workspace, args: &[String]) -> Result<()> {
     let out = match args {
         [] => None,
-        [flag, file] if flag == "--out" => Some(PathBuf::from(file)),
+        [flag, folder] if flag == "--out" => Some(PathBuf::from(folder)),
         [flag] if flag == "--trap" => {
             println!("{}", ensure_trap(workspace)?.display());
             return Ok(());
         }
-        _ => return Err(Missing::error("usage: cargo xtask build-filter [--out FILE | --trap]")),
+        _ => return Err(Missing::error("usage: cargo xtask build-filter [--out FOLDER | --trap]")),
     };
-    let mut filter = ensure(workspace)?;
-    if let Some(out) = out {
-        write_whole(&out, &std::fs::read(&filter.path)?)?;
-        filter.path = out;
+    for (module, mut filter) in MODULES.iter().zip(ensure(workspace)?) {
+        if let Some(out) = &out {
+            std::fs::create_dir_all(out).with_context(|| format!("cannot make {}", out.display()))?;
+            let path = out.join(module.file);
+            write_whole(&path, &std::fs::read(&filter.path)?)?;
+            filter.path = path;
+        }
+        println!("{}: {} KB", filter.path.display(), kilobytes(filter.bytes_shipped));
+        println!("  imports, all from Envoy: {}", filter.imports.join(" "));
     }
-    println!(
-        "{}: {} KB (compiled: {} KB)",
-        filter.path.display(),
-        kilobytes(filter.bytes_shipped),
-        kilobytes(filter.bytes_compiled)
-    );
-    println!("imports, all from Envoy: {}", filter.imports.join(" "));
     Ok(())
 }
 
 /// The filter with a trap for tests (`tests/trap`): the same sources, exports as shipped, not optimised any further.
 pub(crate) fn ensure_trap(workspace: &Workspace) -> Result<PathBuf> {
     let compiled = std::fs::read(compile(workspace, "filter-trap", "filter_trap.wasm")?)?;
-    let path = workspace.target.join("rankpin-trap.wasm");
-    write_whole(&path, &wasm::retain_exports(&compiled, is_kept)?)?;
+    let path = workspace.target.join(TRAP.file);
+    write_whole(&path, &TRAP.cut(&compiled)?)?;
     Ok(path)
 }
 
-/// Builds what is not up to date; quick when nothing changed.
-pub(crate) fn ensure(workspace: &Workspace) -> Result<Filter> {
+/// Builds what is not up to date, in the order of [`MODULES`]; quick when nothing changed.
+pub(crate) fn ensure(workspace: &Workspace) -> Result<Vec<Filter>> {
     let compiled = std::fs::read(compile(workspace, "filter", "filter.wasm")?)?;
-    let path = workspace.target.join("rankpin.wasm");
     let optimiser = find_optimiser()?;
-    let recipe_file = toolchain::build_folder(workspace).join("rankpin.recipe");
-    let recipe = |shipped: &[u8]| recipe(&compiled, shipped, optimiser.as_deref());
+    MODULES.iter().map(|module| ensure_module(workspace, module, &compiled, optimiser.as_deref())).collect()
+}
+
+fn ensure_module(
+    workspace: &Workspace,
+    module: &Module,
+    compiled: &[u8],
+    optimiser: Option<&Path>,
+) -> Result<Filter> {
+    let path = workspace.target.join(module.file);
+    let recipe_file = toolchain::build_folder(workspace).join(format!("{}.recipe", module.file));
+    let recipe = |shipped: &[u8]| recipe(module, compiled, shipped, optimiser);
     let shipped = match std::fs::read(&path) {
         Ok(shipped) if std::fs::read_to_string(&recipe_file).is_ok_and(|old| old == recipe(&shipped)) => {
             shipped
         }
         _ => {
-            let shipped = ship(workspace, &compiled, optimiser.as_deref())?;
+            let shipped = optimise(workspace, module.cut(compiled)?, optimiser)?;
             write_whole(&path, &shipped)?;
             write_whole(&recipe_file, recipe(&shipped).as_bytes())?;
             shipped
         }
     };
-    let imports = imports::check_filter(&shipped)?;
-    Ok(Filter { path, imports, bytes_compiled: compiled.len() as u64, bytes_shipped: shipped.len() as u64 })
+    let imports = imports::check_filter(&shipped).with_context(|| module.file)?;
+    Ok(Filter { path, imports, bytes_shipped: shipped.len() as u64 })
 }
 
 fn compile(workspace: &Workspace, package: &str, file: &str) -> Result<PathBuf> {
@@ -123,16 +97,13 @@ fn compile(workspace: &Workspace, package: &str, file: &str) -> Result<PathBuf> 
     Ok(file)
 }
 
-/// What the module is shipped as: fewer exports, then whatever only they reached removed.
-fn ship(workspace: &Workspace, compiled: &[u8], optimiser: Option<&Path>) -> Result<Vec<u8>> {
-    let exports = wasm::exports(compiled)?;
-    check_exports(&exports)?;
-    let stripped = wasm::retain_exports(compiled, is_kept)?;
-    let Some(optimiser) = optimiser else { return Ok(stripped) };
+/// Whatever only dropped exports reached goes, the rest becomes smaller and faster.
+fn optimise(workspace: &Workspace, module: Vec<u8>, optimiser: Option<&Path>) -> Result<Vec<u8>> {
+    let Some(optimiser) = optimiser else { return Ok(module) };
     let folder = toolchain::build_folder(workspace);
     let input = folder.join(format!("strip-{}.wasm", std::process::id()));
     let output = folder.join(format!("opt-{}.wasm", std::process::id()));
-    std::fs::write(&input, &stripped)?;
+    std::fs::write(&input, &module)?;
     let mut command = Command::new(optimiser);
     command.args(["--all-features", "-O4", "--converge", "--strip-debug", "--strip-producers"]);
     let result = process::run(command.arg(&input).arg("-o").arg(&output));
@@ -140,23 +111,6 @@ fn ship(workspace: &Workspace, compiled: &[u8], optimiser: Option<&Path>) -> Res
     // Not there after a failure: nothing to say about it.
     let _ = (std::fs::remove_file(&input), std::fs::remove_file(&output));
     shipped
-}
-
-fn is_kept(export: &str) -> bool {
-    KEPT_EXPORTS.contains(&export)
-}
-
-fn check_exports(exports: &[String]) -> Result<()> {
-    let there = |name: &&str| exports.iter().any(|export| export == name);
-    let lacking: Vec<_> = NEEDED_EXPORTS
-        .iter()
-        .filter(|names| !names.iter().any(there))
-        .map(|names| names.join(" or "))
-        .collect();
-    if !lacking.is_empty() {
-        bail!("no Envoy would load this filter: it does not export {}", lacking.join(", "));
-    }
-    Ok(())
 }
 
 /// binaryen's wasm-opt; without it the module is larger and otherwise the same.
@@ -172,9 +126,9 @@ fn find_optimiser() -> Result<Option<PathBuf>> {
     Ok(None)
 }
 
-/// Everything the shipped module depends on; the same text means there is nothing to do.
-fn recipe(compiled: &[u8], shipped: &[u8], optimiser: Option<&Path>) -> String {
-    format!("{}\n{}\n{optimiser:?}\n{}\n", hex_sha256(compiled), hex_sha256(shipped), KEPT_EXPORTS.join(" "))
+/// Everything a shipped module depends on; the same text means there is nothing to do.
+fn recipe(module: &Module, compiled: &[u8], shipped: &[u8], optimiser: Option<&Path>) -> String {
+    format!("{}\n{}\n{optimiser:?}\n{}\n", hex_sha256(compiled), hex_sha256(shipped), module.recipe())
 }
 
 /// SHA-256 in lower case hex.
@@ -199,34 +153,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_needed_is_kept() {
-        assert!(NEEDED_EXPORTS.iter().flat_map(|names| names.iter()).all(|name| is_kept(name)));
-    }
-
-    #[test]
-    fn costly_callbacks_are_dropped_and_needed_ones_kept() {
-        for dropped in ["proxy_on_response_body", "proxy_on_request_body", "proxy_on_upstream_data"] {
-            assert!(!is_kept(dropped), "{dropped}");
-        }
-        assert!(is_kept("proxy_on_http_call_response"));
-    }
-
-    #[test]
-    fn a_module_no_envoy_would_load_is_refused() {
-        let needed: Vec<_> =
-            NEEDED_EXPORTS.iter().flat_map(|names| names.first()).map(|name| (*name).to_owned()).collect();
-        check_exports(&needed).unwrap();
-        let error = check_exports(&needed[..1]).unwrap_err().to_string();
-        assert!(error.contains("proxy_abi_version_0_2_1"), "{error}");
-    }
-
-    #[test]
     fn the_recipe_changes_with_each_ingredient() {
         let recipes = [
-            recipe(b"a", b"b", None),
-            recipe(b"x", b"b", None),
-            recipe(b"a", b"x", None),
-            recipe(b"a", b"b", Some(Path::new("wasm-opt"))),
+            recipe(&MODULES[0], b"a", b"b", None),
+            recipe(&MODULES[0], b"x", b"b", None),
+            recipe(&MODULES[0], b"a", b"x", None),
+            recipe(&MODULES[1], b"a", b"b", None),
+            recipe(&MODULES[0], b"a", b"b", Some(Path::new("wasm-opt"))),
         ];
         for (index, one) in recipes.iter().enumerate() {
             assert!(recipes.iter().skip(index + 1).all(|other| other != one));

@@ -13,8 +13,9 @@ pub(crate) fn command(workspace: &Workspace, args: &[String]) -> Result<()> {
     if !args.is_empty() {
         return Err(Missing::error("usage: cargo xtask imports"));
     }
-    let filter = build_filter::ensure(workspace)?;
-    println!("{}: only Envoy's hostcalls", filter.path.display());
+    for filter in build_filter::ensure(workspace)? {
+        println!("{}: only Envoy's hostcalls", filter.path.display());
+    }
     let tests = node_test::compile(workspace)?;
     println!("tests of routing, {} wasm modules: nothing from `env`", tests.len());
     Ok(())

@@ -8,6 +8,7 @@ mod build_filter;
 mod envoy;
 mod imports;
 mod launch;
+mod module;
 mod node_test;
 mod prerequisite;
 mod process;
@@ -47,8 +48,8 @@ const COMMANDS: &[Command] = &[
     },
     Command {
         name: "build-filter",
-        usage: "[--out FILE]",
-        about: "build the Envoy filter to target/rankpin.wasm",
+        usage: "[--out FOLDER | --trap]",
+        about: "build the Envoy filter: target/rankpin.wasm, rankpin-body.wasm and rankpin-full.wasm",
         run: build_filter::command,
     },
     Command {

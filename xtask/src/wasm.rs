@@ -1,5 +1,9 @@
-//! As much of the wasm binary format as we need: list imports and exports, drop exports. Bounded by the bytes
-//! that are there; knows nothing of proxy-wasm or Envoy.
+//! As much of the wasm binary format as we need: list imports and exports, drop and rename exports; `data` writes over
+//! bytes of a static. Bounded by the bytes that are there; knows nothing of proxy-wasm or Envoy.
+
+mod data;
+
+pub(crate) use data::patch;
 
 use anyhow::{Context, Result, bail};
 
@@ -18,8 +22,8 @@ pub(crate) struct Import {
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Export {
     name: String,
-    /// Name, kind and index as they stand in the module.
-    raw: Vec<u8>,
+    kind: u8,
+    index: u64,
 }
 
 /// All imports of a module, in its order.
@@ -50,24 +54,37 @@ pub(crate) fn exports(module: &[u8]) -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// The same module with only those exports `keep` says yes to.
-pub(crate) fn retain_exports(module: &[u8], keep: impl Fn(&str) -> bool) -> Result<Vec<u8>> {
+/// The same module with only those exports `name` has a name for, under that name.
+pub(crate) fn select_exports<'a>(module: &[u8], name: impl Fn(&str) -> Option<&'a str>) -> Result<Vec<u8>> {
     let mut out = MAGIC.to_vec();
     for section in sections(module)? {
-        out.push(section.id);
         if section.id == EXPORT_SECTION {
-            let kept: Vec<_> = read_exports(section.payload)?.into_iter().filter(|e| keep(&e.name)).collect();
-            let mut payload = Vec::new();
-            write_leb(&mut payload, kept.len() as u64);
-            kept.iter().for_each(|export| payload.extend_from_slice(&export.raw));
-            write_leb(&mut out, payload.len() as u64);
-            out.extend_from_slice(&payload);
+            write_section(&mut out, section.id, &exports_named(section.payload, &name)?);
         } else {
-            write_leb(&mut out, section.payload.len() as u64);
-            out.extend_from_slice(section.payload);
+            write_section(&mut out, section.id, section.payload);
         }
     }
     Ok(out)
+}
+
+fn exports_named<'a>(payload: &[u8], name: impl Fn(&str) -> Option<&'a str>) -> Result<Vec<u8>> {
+    let found = read_exports(payload)?;
+    let kept: Vec<_> = found.iter().filter_map(|export| Some((name(&export.name)?, export))).collect();
+    let mut out = Vec::new();
+    write_leb(&mut out, kept.len() as u64);
+    for (name, export) in kept {
+        write_leb(&mut out, name.len() as u64);
+        out.extend_from_slice(name.as_bytes());
+        out.push(export.kind);
+        write_leb(&mut out, export.index);
+    }
+    Ok(out)
+}
+
+fn write_section(out: &mut Vec<u8>, id: u8, payload: &[u8]) {
+    out.push(id);
+    write_leb(out, payload.len() as u64);
+    out.extend_from_slice(payload);
 }
 
 struct Section<'a> {
@@ -91,12 +108,7 @@ fn read_exports(payload: &[u8]) -> Result<Vec<Export>> {
     let mut reader = Reader::new(payload);
     let mut found = Vec::new();
     for _ in 0..reader.leb()? {
-        let before = reader.rest;
-        let name = reader.name()?;
-        reader.byte()?;
-        reader.leb()?;
-        let used = before.len() - reader.rest.len();
-        found.push(Export { name, raw: before.get(..used).unwrap_or_default().to_vec() });
+        found.push(Export { name: reader.name()?, kind: reader.byte()?, index: reader.leb()? });
     }
     Ok(found)
 }
@@ -235,14 +247,15 @@ mod tests {
     }
 
     #[test]
-    fn dropping_exports_touches_nothing_else() {
+    fn dropping_and_renaming_exports_touches_nothing_else() {
         let before = module();
-        let after = retain_exports(&before, |name| name == "keep").unwrap();
+        let after = select_exports(&before, |name| (name == "keep").then_some("kept")).unwrap();
         assert_eq!(exports(&before).unwrap(), ["keep", "drop"]);
-        assert_eq!(exports(&after).unwrap(), ["keep"]);
+        assert_eq!(exports(&after).unwrap(), ["kept"]);
         assert_eq!(imports(&after).unwrap(), imports(&before).unwrap());
         assert!(after.ends_with(&[0, 4, 1, b'n', 9, 9]));
-        assert_eq!(retain_exports(&before, |_| true).unwrap(), before);
+        let same = |name: &str| Some(if name == "keep" { "keep" } else { "drop" });
+        assert_eq!(select_exports(&before, same).unwrap(), before);
     }
 
     #[test]
