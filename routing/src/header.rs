@@ -48,6 +48,24 @@ pub const SESSION_DEFAULT: &[&str] = &[
 pub const CLAUDE_SESSION: &str = "x-claude-code-session-id";
 /// Names a sub-agent inside a Claude Code session.
 pub const CLAUDE_AGENT: &str = "x-claude-code-agent-id";
+/// Name the parent of a sub-agent's session (OpenCode, Dynamo, Codex); read where siblings share a binding.
+pub const PARENTS: &[&str] =
+    &["x-parent-session-id", "x-dynamo-parent-session-id", "x-codex-parent-thread-id"];
+/// Default key sources in a JSON body, as pointers, in order; only where body reading is on.
+pub const SESSION_BODY_DEFAULT: &[&str] = &[
+    "/session_id",
+    "/prompt_cache_key",
+    "/conversation",
+    "/conversation_params/conversation_id",
+    "/metadata/session_id",
+    "/metadata/user_id",
+];
+/// Say that a session ends with this turn; the default of `session.final_headers`.
+pub const FINAL_DEFAULT: &[&str] = &["x-session-final", "x-dynamo-session-final"];
+/// Tells a decode engine which worker prefilled; the default of `prefill_headers.host_port`.
+pub const PREFILL_HOST_PORT: &str = "x-prefiller-host-port";
+/// Tells it the rank there; the default of `prefill_headers.rank`.
+pub const PREFILL_RANK: &str = "x-prefill-dp-rank";
 /// Never a session key, whatever the config says: they change with each turn.
 pub const NEVER_A_KEY: &[&str] = &["x-request-id", "traceparent", "x-correlation-id"];
 

@@ -19,6 +19,7 @@ pub mod flow;
 pub mod hash;
 pub mod header;
 pub mod id;
+pub mod json;
 pub mod page;
 pub mod penalty;
 pub mod policy;
