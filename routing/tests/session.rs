@@ -252,8 +252,14 @@ fn sources_that_are_none_are_refused_with_a_reason() {
         "header::path",
         "cookie:a;b",
         "query:ä",
-        "body:/session_id",
-        "jwt:sub",
+        "body:session_id",
+        "body:",
+        "body:/a~2",
+        "jwt:",
+        "jwt:a b",
+        "jwt:sub@",
+        "jwt:/a~@x",
+        "prompt",
         "ip:",
     ] {
         assert!(Source::parse(text).is_err(), "{text:?}");
