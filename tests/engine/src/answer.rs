@@ -5,6 +5,7 @@ use hyper::{Response, StatusCode};
 use tokio::sync::mpsc;
 
 use crate::body::Body;
+use crate::config::Kind;
 use crate::json::{Raw, object};
 
 /// Names the engine that answers.
@@ -53,11 +54,26 @@ impl Refusal {
         Self::new(status, phrase, phrase)
     }
 
+    /// In vLLM's shape.
     pub(crate) fn answer(&self) -> Answer {
-        let error = object! {
-            "message": self.message, "type": self.kind, "param": self.param, "code": self.status.as_u16(),
+        self.answer_as(Kind::Vllm)
+    }
+
+    /// In the engine's own shape: nested for vLLM, flat for the others, a sentence for what TensorRT-LLM's schema refuses.
+    pub(crate) fn answer_as(&self, kind: Kind) -> Answer {
+        let code = self.status.as_u16();
+        let body = match kind {
+            Kind::Vllm => {
+                let error =
+                    object! { "message": self.message, "type": self.kind, "param": self.param, "code": code };
+                object! { "error": error }
+            }
+            Kind::Trtllm if self.status == StatusCode::BAD_REQUEST => object! { "error": self.message },
+            Kind::Sglang | Kind::Trtllm => object! {
+                "object": "error", "message": self.message, "type": self.kind, "param": self.param, "code": code,
+            },
         };
-        let mut answer = json(self.status, object! { "error": error });
+        let mut answer = json(self.status, body);
         if let Some(seconds) = self.retry_after_s {
             answer.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
         }

@@ -1,11 +1,13 @@
 //! The engine's endpoints, one file each, and what they share: the call, ids, usage, event framing.
 
+pub(crate) mod audio;
 pub(crate) mod chat;
 pub(crate) mod completions;
 pub(crate) mod embeddings;
 pub(crate) mod info;
 pub(crate) mod messages;
 pub(crate) mod metrics;
+pub(crate) mod native;
 pub(crate) mod responses;
 pub(crate) mod tokenize;
 
@@ -47,7 +49,7 @@ impl Identity {
             id: shared.fresh_id(prefix),
             created: unix_seconds(),
             model: config.model.clone(),
-            fingerprint: format!("vllm-{}-dp{ranks}-00000000", info::VERSION),
+            fingerprint: format!("{}-{}-dp{ranks}-00000000", config.kind.word(), config.version),
         }
     }
 }

@@ -1,17 +1,16 @@
-//! What all generating endpoints read from a body in the same way: model, limits, salt, rank, text of contents.
+//! What all generating endpoints read from a body in the same way: model, limits, salt, text of contents.
 //! Refuses what the engine refuses, in its words; does not know any one endpoint.
 
 use std::sync::Arc;
 
-use hyper::{HeaderMap, StatusCode};
+use hyper::StatusCode;
 use serde_json::{Map, Value};
 
 use crate::answer::Refusal;
+use crate::config::Kind;
 use crate::model::Start;
 use crate::prefix_cache::BlockHash;
-use crate::rank_header::{self, RankAsk};
 use crate::ranks::Finish;
-use crate::record::RANK_HEADER;
 use crate::shared::Shared;
 
 /// Text longer than this is encoded off the runtime's threads.
@@ -56,27 +55,26 @@ fn schema(kind: &str, place: &'static str, sentence: &str) -> Refusal {
 
 /// A missing or null model is the served one; another is a 404.
 pub(crate) fn check_model(shared: &Shared, fields: &Fields) -> Result<(), Refusal> {
-    let served = &shared.config.model;
     match fields.get("model") {
         None | Some(Value::Null) => Ok(()),
-        Some(Value::String(asked)) if asked == served => Ok(()),
-        Some(Value::String(asked)) => {
-            let message = format!("The model `{asked}` does not exist. Valid aliases: {served}.");
-            let refusal = Refusal::new(StatusCode::NOT_FOUND, "NotFoundError", message);
-            Err(Refusal { param: Some("model"), ..refusal })
-        }
+        Some(Value::String(asked)) => check_model_name(shared, asked),
         Some(_) => Err(schema("string_type", "body.model", "Input should be a valid string")),
     }
 }
 
-/// The rank the header asks for; `None` leaves it to the engine.
-pub(crate) fn rank(shared: &Shared, headers: &HeaderMap) -> Result<Option<usize>, Refusal> {
-    let value = headers.get(RANK_HEADER).map(|value| value.as_bytes());
-    match rank_header::read(value, shared.config.first_header_rank(), shared.config.ranks) {
-        RankAsk::Any => Ok(None),
-        RankAsk::Rank(rank) => Ok(Some(rank)),
-        RankAsk::OutOfRange(message) => Err(Refusal::bad_request(message, None)),
+/// SGLang also serves its model's adapters, as `model:adapter`.
+pub(crate) fn check_model_name(shared: &Shared, asked: &str) -> Result<(), Refusal> {
+    let served = &shared.config.model;
+    let base = asked.split_once(':').map_or(asked, |(base, _)| base);
+    if asked == served || (shared.config.kind == Kind::Sglang && base == served) {
+        return Ok(());
     }
+    let message = match shared.config.kind {
+        Kind::Vllm => format!("The model `{asked}` does not exist. Valid aliases: {served}."),
+        Kind::Sglang | Kind::Trtllm => format!("The model `{asked}` does not exist."),
+    };
+    let refusal = Refusal::new(StatusCode::NOT_FOUND, "NotFoundError", message);
+    Err(Refusal { param: Some("model"), ..refusal })
 }
 
 /// The tokens of a prompt's text, refused when they cannot fit.

@@ -11,13 +11,71 @@ pub enum Numbering {
     Global,
 }
 
-/// Whether `/v1/responses` reads the rank header: vLLM does from 0.33 on, 0.32 ignores it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ResponsesRank {
-    /// The header chooses the rank (0.33 and later).
-    Honoured,
-    /// The engine balances by itself, as if there were no header (0.31, 0.32).
-    Ignored,
+/// Whose wire it speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Kind {
+    /// vLLM: rank by header.
+    Vllm,
+    /// SGLang: rank by header or body, by version.
+    Sglang,
+    /// TensorRT-LLM: no rank; a conversation picks it.
+    Trtllm,
+}
+
+/// A version, `major.minor.patch`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Version(pub u32, pub u32, pub u32);
+
+impl std::str::FromStr for Version {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let numbers: Option<Vec<u32>> = text.split('.').map(|part| part.parse().ok()).collect();
+        match numbers.as_deref() {
+            Some([major, minor, patch]) => Ok(Self(*major, *minor, *patch)),
+            _ => Err("a version is three numbers, as in 0.33.0".to_owned()),
+        }
+    }
+}
+
+impl std::fmt::Display for Version {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}.{}.{}", self.0, self.1, self.2)
+    }
+}
+
+impl Kind {
+    /// The newest version whose wire is known.
+    #[must_use]
+    pub const fn newest(self) -> Version {
+        match self {
+            Self::Vllm => Version(0, 33, 0),
+            Self::Sglang => Version(0, 5, 23),
+            Self::Trtllm => Version(1, 2, 0),
+        }
+    }
+
+    /// Its name in `owned_by` and fingerprints.
+    #[must_use]
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Vllm => "vllm",
+            Self::Sglang => "sglang",
+            Self::Trtllm => "tensorrt_llm",
+        }
+    }
+}
+
+/// Its part in a deployment that computes prompts apart from replies.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Role {
+    /// Both, as usual.
+    #[default]
+    Both,
+    /// Computes prompts for others.
+    Prefill,
+    /// Has prompts computed by the engine that `x-prefiller-host-port` names.
+    Decode,
 }
 
 /// What the engine does with a POST.
@@ -57,8 +115,14 @@ pub struct EngineConfig {
     pub decode_us_per_token: u64,
     /// Longest prompt plus reply, in tokens.
     pub max_model_len: usize,
-    /// See [`ResponsesRank`].
-    pub responses_rank: ResponsesRank,
+    /// Whose wire it speaks.
+    pub kind: Kind,
+    /// In which version.
+    pub version: Version,
+    /// See [`Role`].
+    pub role: Role,
+    /// How often SGLang's metrics repeat each rank's series, once a tensor-parallel rank.
+    pub tp_size: u32,
     /// See [`Mode`].
     pub mode: Mode,
 }
@@ -80,7 +144,10 @@ impl EngineConfig {
             prefill_us_per_token: 0,
             decode_us_per_token: 0,
             max_model_len: 131_072,
-            responses_rank: ResponsesRank::Honoured,
+            kind: Kind::Vllm,
+            version: Kind::Vllm.newest(),
+            role: Role::Both,
+            tp_size: 1,
             mode: Mode::Engine,
         }
     }

@@ -15,6 +15,11 @@ pub(crate) fn answer(shared: &Shared, method: &Method, path: &str, body: &[u8]) 
             done()
         }
         ("GET", "/control/state") => ok(state(shared)),
+        ("POST", "/control/gauges") => gauges(shared, body),
+        ("DELETE", "/control/gauges") => {
+            shared.gauges.clear();
+            done()
+        }
         ("GET", "/control/fault") => ok(standing(shared)),
         ("POST", "/control/fault") => order(shared, body),
         ("DELETE", "/control/fault") => {
@@ -34,6 +39,16 @@ fn order(shared: &Shared, body: &[u8]) -> Answer {
         .map_err(|error| error.to_string())
         .and_then(|order| shared.faults.order(order));
     match ordered {
+        Ok(()) => done(),
+        Err(sentence) => json_answer(StatusCode::BAD_REQUEST, object! { "error": sentence }),
+    }
+}
+
+fn gauges(shared: &Shared, body: &[u8]) -> Answer {
+    let set = serde_json::from_slice(body)
+        .map_err(|error| error.to_string())
+        .and_then(|gauges| shared.gauges.set(gauges));
+    match set {
         Ok(()) => done(),
         Err(sentence) => json_answer(StatusCode::BAD_REQUEST, object! { "error": sentence }),
     }

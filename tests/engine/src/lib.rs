@@ -1,4 +1,4 @@
-//! A stand-in for a vLLM server without a GPU: real tokens, a real chat template, ranks with prefix caches, and
+//! A stand-in for a vLLM, SGLang or TensorRT-LLM server without a GPU: real tokens, a real chat template, ranks with prefix caches, and
 //! the same bytes on the wire. Shares no code with the router it is used to test.
 //!
 //! Where a request goes: [`server`](Engine) owns the socket, `route` the body, the record and the faults, `api`
@@ -12,17 +12,22 @@ mod config;
 mod control;
 mod door;
 mod fault;
+mod gauges;
 mod generate;
 mod json;
 mod model;
+mod multipart;
+mod prefill;
 mod prefix_cache;
+mod rank_ask;
 mod rank_header;
 mod ranks;
 mod record;
 mod route;
 mod server;
 mod shared;
+mod store;
 mod token_cache;
 
-pub use config::{EngineConfig, Mode, Numbering, ResponsesRank};
+pub use config::{EngineConfig, Kind, Mode, Numbering, Role, Version};
 pub use server::Engine;

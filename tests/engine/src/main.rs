@@ -6,14 +6,14 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context;
-use clap::{ArgAction, Parser};
-use fake_engine::{Engine, EngineConfig, Mode, Numbering, ResponsesRank};
+use clap::Parser;
+use fake_engine::{Engine, EngineConfig, Kind, Mode, Numbering, Role, Version};
 
 const FAULTS: &str = "Faults: POST /control/fault {\"fault\":\"VALUE\",\"times\":N}, DELETE clears; or the header `x-fake-fault: VALUE` on one \
 request. VALUE: slow=MS, 500, 502, 503, 504, 503-retry-after=S, 429=S, reset, hang, die-mid-stream; only ordered: health-hang, \
 health-503. More: tests/engine/README.md.";
 
-/// A vLLM server's wire without a GPU: ranks, prefix caches, faults on demand.
+/// The wire of a vLLM, SGLang or TensorRT-LLM server without a GPU: ranks, prefix caches, faults on demand.
 #[derive(Debug, Parser)]
 #[command(name = "fake-engine", version, after_help = FAULTS)]
 struct Arguments {
@@ -50,9 +50,18 @@ struct Arguments {
     /// Longest prompt plus reply, in tokens.
     #[arg(long, default_value_t = 131_072)]
     max_model_len: usize,
-    /// Whether /v1/responses reads the rank header: true as vLLM 0.33, false as 0.32.
-    #[arg(long, default_value_t = true, action = ArgAction::Set)]
-    responses_honour_rank: bool,
+    /// Whose wire it speaks.
+    #[arg(long, value_enum, default_value_t = Kind::Vllm)]
+    engine: Kind,
+    /// In which version, as 0.32.0; without one the newest that is known.
+    #[arg(long)]
+    engine_version: Option<Version>,
+    /// Its part where prompts are computed apart from replies.
+    #[arg(long, value_enum, default_value_t = Role::Both)]
+    role: Role,
+    /// Tensor-parallel ranks: SGLang's metrics repeat each series so often.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
+    tp_size: u32,
     /// Sent back as x-engine-name.
     #[arg(long, default_value = "fake-engine")]
     name: String,
@@ -82,10 +91,10 @@ impl Arguments {
             prefill_us_per_token: self.prefill_us_per_token,
             decode_us_per_token: self.decode_us_per_token,
             max_model_len: self.max_model_len,
-            responses_rank: match self.responses_honour_rank {
-                true => ResponsesRank::Honoured,
-                false => ResponsesRank::Ignored,
-            },
+            kind: self.engine,
+            version: self.engine_version.unwrap_or(self.engine.newest()),
+            role: self.role,
+            tp_size: self.tp_size,
             mode: if self.null { Mode::Null } else { Mode::Engine },
         }
     }

@@ -28,6 +28,7 @@ struct Record {
     body_bytes: usize,
     body_sha256: [u8; 32],
     rank: Option<u32>,
+    conversation: Option<String>,
     prompt_tokens: Option<usize>,
     cached_tokens: Option<usize>,
     status: Option<u16>,
@@ -68,6 +69,7 @@ impl RequestLog {
             body_bytes: body.len(),
             body_sha256: Sha256::digest(body).into(),
             rank: None,
+            conversation: None,
             prompt_tokens: None,
             cached_tokens: None,
             status: None,
@@ -126,6 +128,11 @@ impl Outcome {
         self.change(|record| record.rank = Some(rank));
     }
 
+    /// The conversation that chose the rank.
+    pub(crate) fn conversation(&self, id: String) {
+        self.change(|record| record.conversation = Some(id));
+    }
+
     /// Adds a prompt's tokens; a request may have several prompts.
     pub(crate) fn prompt(&self, tokens: usize, cached: usize) {
         self.change(|record| {
@@ -147,6 +154,13 @@ impl Outcome {
 }
 
 impl Record {
+    /// What the body says of a rank, under either name SGLang has for it, as text; the last of several.
+    fn rank_in_body(&self) -> Option<String> {
+        let fields: crate::ask::Fields = serde_json::from_slice(self.body.as_ref()?).ok()?;
+        let named = |name: &str| fields.get(name).map(|value| format!("{name}={value}"));
+        named("routed_dp_rank").or_else(|| named("data_parallel_rank"))
+    }
+
     fn json(&self) -> Raw {
         let latin1 = |value: &[u8]| value.iter().map(|&byte| char::from(byte)).collect::<String>();
         let headers: Vec<[String; 2]> = self
@@ -162,7 +176,8 @@ impl Record {
             "body_base64": self.body.as_ref().map(|body| BASE64_STANDARD.encode(body)),
             "rank_header": rank_value.map(latin1),
             "rank_header_int": rank_value.and_then(rank_header::python_int),
-            "rank": self.rank, "prompt_tokens": self.prompt_tokens, "cached_tokens": self.cached_tokens,
+            "rank_in_body": self.rank_in_body(),
+            "rank": self.rank, "conversation": self.conversation, "prompt_tokens": self.prompt_tokens, "cached_tokens": self.cached_tokens,
             "status": self.status,
         }
     }

@@ -12,9 +12,10 @@ use hyper::{Method, Request, StatusCode};
 use crate::answer::{Answer, ENGINE_NAME, Refusal, empty, json};
 use crate::api::{self, Call};
 use crate::body::ResetSwitch;
-use crate::config::Mode;
+use crate::config::{Kind, Mode, Role};
 use crate::fault::{FAULT_HEADER, Fault};
 use crate::json::{Raw, object};
+use crate::prefill;
 use crate::shared::Shared;
 
 /// Largest body read; a larger one is a 413 and the end of the connection.
@@ -66,7 +67,7 @@ async fn route(shared: &Arc<Shared>, reset: ResetSwitch, request: Request<Incomi
         (_, path) if path.starts_with("/control/") => control(shared, request).await,
         (&Method::GET, "/health") => health(shared).await,
         (&Method::GET | &Method::POST, "/ping") => empty(StatusCode::OK),
-        (&Method::GET, "/metrics") => api::metrics::answer(shared),
+        (&Method::GET, path) if api::metrics::is_path(shared, path) => api::metrics::answer(shared, path),
         (&Method::GET, "/load") => api::info::load(shared),
         (&Method::POST, _) if shared.config.mode == Mode::Null => null(request.into_body()).await,
         _ => recorded(shared, reset, request).await,
@@ -131,7 +132,10 @@ async fn recorded(shared: &Arc<Shared>, reset: ResetSwitch, request: Request<Inc
     let call = Call { shared: Arc::clone(shared), headers: head.headers, body, outcome: outcome.clone() };
     let answer = match instead(fault, &reset).await {
         Some(failure) => failure,
-        None => endpoint(&method, &path, call).await.unwrap_or_else(|refusal| refusal.answer()),
+        None => {
+            let kind = shared.config.kind;
+            served(&method, &path, call).await.unwrap_or_else(|refusal| refusal.answer_as(kind))
+        }
     };
     outcome.status(answer.status().as_u16());
     match fault {
@@ -178,8 +182,21 @@ async fn hang() -> Answer {
     failure(StatusCode::SERVICE_UNAVAILABLE, None)
 }
 
+/// The endpoint's answer; a decode engine has the prompt computed first.
+async fn served(method: &Method, path: &str, call: Call) -> Result<Answer, Refusal> {
+    if call.shared.config.role != Role::Decode || method != Method::POST {
+        return endpoint(method, path, call).await;
+    }
+    let prefilled = prefill::ask(path, &call.headers, &call.body).await?;
+    endpoint(method, path, call).await.map(|answer| prefilled.tell(answer))
+}
+
 async fn endpoint(method: &Method, path: &str, call: Call) -> Result<Answer, Refusal> {
     let shared = Arc::clone(&call.shared);
+    let kind = shared.config.kind;
+    if let Some(rest) = path.strip_prefix("/v1/responses/") {
+        return api::responses::stored(&shared, method.as_str(), rest);
+    }
     match (method.as_str(), path) {
         ("POST", "/v1/chat/completions") => api::chat::answer(call).await,
         ("POST", "/v1/completions") => api::completions::answer(call).await,
@@ -191,7 +208,13 @@ async fn endpoint(method: &Method, path: &str, call: Call) -> Result<Answer, Ref
         ("POST", "/reset_prefix_cache") => Ok(api::info::reset_prefix_cache(&shared)),
         ("POST", path) if path.ends_with("/render") => Err(scale_out_disabled()),
         ("GET", "/v1/models") => Ok(api::info::models(&shared)),
-        ("GET", "/version") => Ok(api::info::version()),
+        ("POST", "/v1/audio/transcriptions" | "/v1/audio/translations") => api::audio::answer(&call),
+        ("POST", "/generate") if kind == Kind::Sglang => api::native::answer(call).await,
+        ("GET", "/server_info" | "/get_server_info") if kind == Kind::Sglang => {
+            Ok(api::info::server_info(&shared))
+        }
+        ("GET", "/health_generate") if kind != Kind::Vllm => Ok(empty(StatusCode::OK)),
+        ("GET", "/version") => Ok(api::info::version(&shared)),
         ("GET", "/kv_event_sources") => Ok(api::info::kv_event_sources(&shared)),
         ("GET", "/is_sleeping") => Ok(json(StatusCode::OK, Raw(r#"{"is_sleeping":false}"#.to_owned()))),
         ("GET", "/is_paused") => Ok(json(StatusCode::OK, Raw(r#"{"is_paused":false}"#.to_owned()))),

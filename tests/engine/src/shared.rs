@@ -7,9 +7,11 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use crate::config::EngineConfig;
 use crate::door::Door;
 use crate::fault::FaultBoard;
+use crate::gauges::GaugeBoard;
 use crate::model::Model;
 use crate::ranks::Ranks;
 use crate::record::RequestLog;
+use crate::store::Store;
 
 /// One engine's state.
 pub(crate) struct Shared {
@@ -19,6 +21,8 @@ pub(crate) struct Shared {
     pub(crate) log: RequestLog,
     pub(crate) faults: FaultBoard,
     pub(crate) door: Door,
+    pub(crate) gauges: GaugeBoard,
+    pub(crate) responses: Store,
     in_flight: AtomicUsize,
     ids: AtomicUsize,
 }
@@ -35,6 +39,8 @@ impl Shared {
             log: RequestLog::default(),
             faults: FaultBoard::default(),
             door: Door::new(),
+            gauges: GaugeBoard::default(),
+            responses: Store::default(),
             in_flight: AtomicUsize::new(0),
             ids: AtomicUsize::new(0),
         }))

@@ -10,6 +10,7 @@ use crate::ask::{self, Fields, content_text, flag};
 use crate::generate::{Format, Generations, Reply, Usage};
 use crate::json::{Raw, object};
 use crate::model::{Generate, Start, Word};
+use crate::rank_ask::{self, Endpoint};
 use crate::ranks::Finish;
 use crate::shared::Shared;
 
@@ -22,7 +23,7 @@ pub(crate) async fn answer(call: Call) -> Result<Answer, Refusal> {
     let limit =
         fields.get("max_completion_tokens").filter(|limit| !limit.is_null()).or(fields.get("max_tokens"));
     let plan = ask::plan(shared, limit, Finish::Stop, tokens.len())?;
-    let rank = ask::rank(shared, &call.headers)?;
+    let rank = rank_ask::rank(shared, Endpoint::Chat, &call.headers, &fields, &call.outcome)?;
     let prompt = ask::prompt(shared, &fields, tokens);
     let generations = Generations::admit(shared, call.outcome, rank, vec![(prompt, plan)]);
     let (identity, extras) = (Identity::new(shared, "chatcmpl-"), Extras::read(&fields));

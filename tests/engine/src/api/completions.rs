@@ -10,6 +10,7 @@ use crate::ask::{self, Fields, Plan, Prompt, flag};
 use crate::generate::{Format, Generations, Reply, Usage};
 use crate::json::{Raw, object};
 use crate::model::{Start, Word};
+use crate::rank_ask::{self, Endpoint};
 use crate::ranks::Finish;
 use crate::shared::Shared;
 
@@ -21,7 +22,7 @@ pub(crate) async fn answer(call: Call) -> Result<Answer, Refusal> {
     let fields = ask::fields(&call.body, &[])?;
     ask::check_model(shared, &fields)?;
     let prompts = prompts(shared, &fields).await?;
-    let rank = ask::rank(shared, &call.headers)?;
+    let rank = rank_ask::rank(shared, Endpoint::Completions, &call.headers, &fields, &call.outcome)?;
     let generations = Generations::admit(shared, call.outcome, rank, prompts);
     let (identity, extras) = (Identity::new(shared, "cmpl-"), Extras::read(&fields));
     if flag(&fields, "stream") {

@@ -4,13 +4,20 @@ use crate::answer::{Answer, ok};
 use crate::json::{Raw, object};
 use crate::shared::{Shared, unix_seconds};
 
-/// The engine version whose wire this is.
-pub(crate) const VERSION: &str = "0.32.0";
 const EVENT_PORT: u32 = 5557;
 const REPLAY_PORT: u32 = 5657;
 
-pub(crate) fn version() -> Answer {
-    ok(object! { "version": VERSION })
+pub(crate) fn version(shared: &Shared) -> Answer {
+    ok(object! { "version": shared.config.version.to_string() })
+}
+
+/// SGLang's `/server_info`, as far as anybody here reads it.
+pub(crate) fn server_info(shared: &Shared) -> Answer {
+    let config = &shared.config;
+    ok(object! {
+        "version": config.version.to_string(), "served_model_name": config.model, "dp_size": config.ranks,
+        "tp_size": config.tp_size, "page_size": config.block_size,
+    })
 }
 
 pub(crate) fn load(shared: &Shared) -> Answer {
@@ -26,7 +33,7 @@ pub(crate) fn models(shared: &Shared) -> Answer {
         "group": (), "is_blocking": false,
     };
     let card = object! {
-        "id": model, "object": "model", "created": created, "owned_by": "vllm", "root": model, "parent": (),
+        "id": model, "object": "model", "created": created, "owned_by": shared.config.kind.word(), "root": model, "parent": (),
         "max_model_len": shared.config.max_model_len, "permission": [permission],
     };
     ok(object! { "object": "list", "data": [card] })

@@ -10,6 +10,7 @@ use crate::ask::{self, Fields, content_text, flag};
 use crate::generate::{Format, Generations, Reply, Usage};
 use crate::json::{Raw, object};
 use crate::model::{Start, Word};
+use crate::rank_ask::{self, Endpoint};
 use crate::ranks::Finish;
 use crate::shared::Shared;
 
@@ -20,7 +21,7 @@ pub(crate) async fn answer(call: Call) -> Result<Answer, Refusal> {
     ask::check_model(shared, &fields)?;
     let tokens = tokens(shared, &fields).await?;
     let plan = ask::plan(shared, fields.get("max_tokens"), Finish::Stop, tokens.len())?;
-    let rank = ask::rank(shared, &call.headers)?;
+    let rank = rank_ask::rank(shared, Endpoint::Messages, &call.headers, &fields, &call.outcome)?;
     let prompt = ask::prompt(shared, &fields, tokens);
     let generations = Generations::admit(shared, call.outcome, rank, vec![(prompt, plan)]);
     let (id, model) = (shared.fresh_id("chatcmpl-"), shared.config.model.clone());

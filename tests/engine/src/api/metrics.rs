@@ -1,4 +1,8 @@
-//! `GET /metrics`: Prometheus text under vLLM's names, one series a rank.
+//! What each engine tells of its load: paths and dialects. Figures are the ranks' own unless a test set others.
+
+mod sglang;
+mod trtllm;
+mod vllm;
 
 use std::fmt::Write as _;
 
@@ -6,97 +10,52 @@ use hyper::StatusCode;
 
 use crate::answer::{Answer, typed};
 use crate::body::Body;
+use crate::config::Kind;
 use crate::ranks::RankFigures;
 use crate::shared::Shared;
 
 const CONTENT_TYPE: &str = "text/plain; version=1.0.0; charset=utf-8";
 
-type Count = fn(&RankFigures) -> u64;
-type Reading = fn(&Shared, &RankFigures) -> f64;
+/// A rank as its metrics show it.
+struct Shown {
+    figures: RankFigures,
+    running: f64,
+    waiting: f64,
+    /// Share of the cache in use, 0..=1.
+    kv_usage: f64,
+}
 
-/// Name, kind, help, value.
-const SERIES: [(&str, &str, &str, Reading); 8] = [
-    ("num_requests_running", "gauge", "Number of requests in model execution batches.", |_, f| {
-        f.running as f64
-    }),
-    ("num_requests_waiting", "gauge", "Number of requests waiting to be processed.", |_, f| f.waiting as f64),
-    ("kv_cache_usage_perc", "gauge", "KV-cache usage. 1 means 100 percent usage.", |shared, f| {
-        f.used_blocks as f64 / shared.config.cache_blocks.max(1) as f64
-    }),
-    (
-        "prefix_cache_queries_total",
-        "counter",
-        "Prefix cache queries, in terms of number of queried tokens.",
-        |_, f| f.queried_tokens as f64,
-    ),
-    (
-        "prefix_cache_hits_total",
-        "counter",
-        "Prefix cache hits, in terms of number of cached tokens.",
-        |_, f| f.hit_tokens as f64,
-    ),
-    ("prompt_tokens_total", "counter", "Number of prefill tokens processed.", |_, f| f.queried_tokens as f64),
-    (
-        "prompt_tokens_cached_total",
-        "counter",
-        "Number of cached prompt tokens (local + external).",
-        |_, f| f.hit_tokens as f64,
-    ),
-    ("generation_tokens_total", "counter", "Number of generation tokens processed.", |_, f| {
-        f.generated_tokens as f64
-    }),
-];
+/// Whether the engine tells of its load there.
+pub(crate) fn is_path(shared: &Shared, path: &str) -> bool {
+    path == "/metrics" || (path == "/prometheus/metrics" && shared.config.kind == Kind::Trtllm)
+}
 
-pub(crate) fn answer(shared: &Shared) -> Answer {
-    let (figures, model) = (shared.ranks.figures(), &shared.config.model);
-    let mut text = String::with_capacity(8192);
-    for (name, kind, help, read) in SERIES {
-        head(&mut text, name, kind, help);
-        for rank in &figures {
-            let _ = writeln!(
-                text,
-                "vllm:{name}{{engine=\"{}\",model_name=\"{model}\"}} {:?}",
-                rank.rank,
-                read(shared, rank)
-            );
-        }
+pub(crate) fn answer(shared: &Shared, path: &str) -> Answer {
+    let (mut text, ranks) = (String::with_capacity(8192), shown(shared));
+    match shared.config.kind {
+        Kind::Vllm => vllm::write(&mut text, shared, &ranks),
+        Kind::Sglang => sglang::write(&mut text, shared, &ranks),
+        Kind::Trtllm if path == "/metrics" => return trtllm::iterations(shared, &ranks),
+        Kind::Trtllm => trtllm::write(&mut text, shared, &ranks),
     }
-    successes(&mut text, &figures, model);
-    cache_config(&mut text, shared, &figures);
     typed(StatusCode::OK, CONTENT_TYPE, Body::whole(text))
 }
 
+fn shown(shared: &Shared) -> Vec<Shown> {
+    let blocks = shared.config.cache_blocks.max(1) as f64;
+    let rank = |figures: RankFigures| {
+        let set = shared.gauges.of(figures.rank);
+        let count = |set: Option<u64>, own: usize| set.map_or(own as f64, |set| set as f64);
+        (!set.absent).then(|| Shown {
+            running: count(set.running, figures.running),
+            waiting: count(set.waiting, figures.waiting),
+            kv_usage: set.kv_usage.unwrap_or(figures.used_blocks as f64 / blocks),
+            figures,
+        })
+    };
+    shared.ranks.figures().into_iter().filter_map(rank).collect()
+}
+
 fn head(text: &mut String, name: &str, kind: &str, help: &str) {
-    let _ = writeln!(text, "# HELP vllm:{name} {help}\n# TYPE vllm:{name} {kind}");
-}
-
-fn successes(text: &mut String, figures: &[RankFigures], model: &str) {
-    head(text, "request_success_total", "counter", "Count of successfully processed requests.");
-    let by_reason: [(&str, Count); 3] =
-        [("stop", |f| f.stopped), ("length", |f| f.limited), ("abort", |f| f.aborted)];
-    for (reason, read) in by_reason {
-        for rank in figures {
-            let _ = writeln!(
-                text,
-                "vllm:request_success_total{{engine=\"{}\",finished_reason=\"{reason}\",model_name=\"{model}\"}} {:?}",
-                rank.rank,
-                read(rank) as f64
-            );
-        }
-    }
-}
-
-fn cache_config(text: &mut String, shared: &Shared, figures: &[RankFigures]) {
-    head(text, "cache_config_info", "gauge", "Information of the LLMEngine CacheConfig");
-    let (size, blocks) = (shared.config.block_size, shared.config.cache_blocks);
-    for rank in figures {
-        let _ = writeln!(
-            text,
-            "vllm:cache_config_info{{block_size=\"{size}\",cache_dtype=\"auto\",enable_prefix_caching=\"True\",\
-             engine=\"{}\",kv_cache_size_tokens=\"{}\",num_cpu_blocks=\"None\",num_gpu_blocks=\"{blocks}\",\
-             prefix_caching_hash_algo=\"own\"}} 1.0",
-            rank.rank,
-            size * blocks
-        );
-    }
+    let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} {kind}");
 }

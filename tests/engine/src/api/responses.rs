@@ -1,4 +1,5 @@
-//! `POST /v1/responses`: OpenAI's response object over the chat template, with a BOS that chat does not have.
+//! `POST /v1/responses`: OpenAI's response object over the chat template, with a BOS that chat does not have. Kept in memory for
+//! `previous_response_id`, for `GET /v1/responses/ID` and `POST …/cancel`.
 
 use std::sync::Arc;
 
@@ -8,53 +9,102 @@ use serde_json::{Value, json};
 use super::{Call, chat, event};
 use crate::answer::{Answer, Refusal, ok};
 use crate::ask::{self, Fields, content_text, flag};
-use crate::config::ResponsesRank;
 use crate::generate::{Format, Generations, Reply, Usage};
 use crate::json::{Raw, object};
 use crate::model::{Start, Word};
+use crate::rank_ask::{self, Endpoint};
 use crate::ranks::Finish;
 use crate::shared::{Shared, unix_seconds};
+use crate::store::Stored;
 
 pub(crate) async fn answer(call: Call) -> Result<Answer, Refusal> {
     let shared = &call.shared;
     let fields = ask::fields(&call.body, &[("input", "body.input")])?;
     ask::check_model(shared, &fields)?;
-    check_previous(&fields)?;
-    let text = chat::render(shared, Some(&messages(&fields)), &fields)?;
+    let messages = messages(shared, &fields)?;
+    let text = chat::render(shared, Some(&Value::Array(messages.clone())), &fields)?;
     let tokens = ask::encode(shared, text, Start::Bos).await?;
     let plan = ask::plan(shared, fields.get("max_output_tokens"), Finish::Stop, tokens.len())?;
-    let rank = match shared.config.responses_rank {
-        ResponsesRank::Honoured => ask::rank(shared, &call.headers)?,
-        ResponsesRank::Ignored => None,
-    };
+    let rank = rank_ask::rank(shared, Endpoint::Responses, &call.headers, &fields, &call.outcome)?;
     let prompt = ask::prompt(shared, &fields, tokens);
     let generations = Generations::admit(shared, call.outcome, rank, vec![(prompt, plan)]);
-    let head = Head::new(shared, &fields);
+    let head = Head::new(shared, &fields, messages);
     if flag(&fields, "stream") {
         return Ok(generations.stream(Events { head, text: String::new(), finish: Finish::Stop, sent: 0 }));
     }
+    if head.background {
+        return Ok(in_background(head, generations));
+    }
     let served = generations.run().await;
-    Ok(served.answer(|replies| ok(whole(&head, &replies[0]))))
+    Ok(served.answer(|replies| {
+        let body = whole(&head, &replies[0]);
+        head.keep(&body, &replies[0].text);
+        ok(body)
+    }))
 }
 
-/// This engine stores no responses, as vLLM without its store.
-fn check_previous(fields: &Fields) -> Result<(), Refusal> {
-    let Some(id) = fields.get("previous_response_id").and_then(Value::as_str) else { return Ok(()) };
+/// Answers at once; the reply comes while nobody waits.
+fn in_background(head: Head, generations: Generations) -> Answer {
+    let queued = head.response("queued", None, &[], None);
+    let (shared, id, messages) = (Arc::clone(&head.shared), head.id.clone(), head.messages.clone());
+    let task = tokio::spawn(async move {
+        let _ = generations.run().await.answer(|replies| {
+            let body = whole(&head, &replies[0]);
+            head.keep(&body, &replies[0].text);
+            ok(body)
+        });
+    });
+    let running = Some(task.abort_handle());
+    shared.responses.put_new(&id, Stored { body: queued.clone(), messages, running });
+    ok(queued)
+}
+
+/// `GET /v1/responses/ID` and `POST /v1/responses/ID/cancel`.
+pub(crate) fn stored(shared: &Shared, method: &str, rest: &str) -> Result<Answer, Refusal> {
+    match (method, rest.split_once('/')) {
+        ("GET", None) => shared.responses.body(rest).map(ok).ok_or_else(|| unknown(rest)),
+        ("POST", Some((id, "cancel"))) => {
+            let ended =
+                shared.responses.cancel(id, |body| Raw(body.0.replacen("\"queued\"", "\"cancelled\"", 1)));
+            match ended {
+                None => Err(unknown(id)),
+                Some(Some(body)) => Ok(ok(body)),
+                Some(None) => Err(Refusal {
+                    param: Some("response_id"),
+                    ..Refusal::new(
+                        StatusCode::BAD_REQUEST,
+                        "invalid_request_error",
+                        "Cannot cancel a synchronous response.",
+                    )
+                }),
+            }
+        }
+        (_, None | Some((_, "cancel"))) => Err(Refusal::plain(StatusCode::METHOD_NOT_ALLOWED)),
+        _ => Err(Refusal::plain(StatusCode::NOT_FOUND)),
+    }
+}
+
+fn unknown(id: &str) -> Refusal {
     let message = format!("Response with id '{id}' not found.");
     let refusal = Refusal::new(StatusCode::NOT_FOUND, "invalid_request_error", message);
-    Err(Refusal { param: Some("response_id"), ..refusal })
+    Refusal { param: Some("response_id"), ..refusal }
 }
 
-fn messages(fields: &Fields) -> Value {
-    let mut messages = Vec::new();
+/// The conversation: what a named response ended, then what is new.
+fn messages(shared: &Shared, fields: &Fields) -> Result<Vec<Value>, Refusal> {
+    let mut messages = match fields.get("previous_response_id").and_then(Value::as_str) {
+        Some(id) => shared.responses.messages(id).ok_or_else(|| unknown(id))?,
+        None => Vec::new(),
+    };
     if let Some(instructions) = fields.get("instructions").and_then(Value::as_str) {
-        messages.push(json!({ "role": "system", "content": instructions }));
+        messages.retain(|message| message["role"] != "system");
+        messages.insert(0, json!({ "role": "system", "content": instructions }));
     }
     match fields.get("input") {
         Some(Value::Array(items)) => messages.extend(items.iter().map(item)),
         input => messages.push(json!({ "role": "user", "content": content_text(input) })),
     }
-    Value::Array(messages)
+    Ok(messages)
 }
 
 /// An input item as the template's message.
@@ -79,12 +129,25 @@ struct Head {
     created: u64,
     model: String,
     fields: Fields,
+    shared: Arc<Shared>,
+    messages: Vec<Value>,
+    /// Kept for later, unless the request says otherwise.
+    store: bool,
+    background: bool,
 }
 
 impl Head {
-    fn new(shared: &Arc<Shared>, fields: &Fields) -> Self {
-        let echoed =
-            ["instructions", "metadata", "tools", "max_output_tokens", "user", "temperature", "top_p"];
+    fn new(shared: &Arc<Shared>, fields: &Fields, messages: Vec<Value>) -> Self {
+        let echoed = [
+            "previous_response_id",
+            "instructions",
+            "metadata",
+            "tools",
+            "max_output_tokens",
+            "user",
+            "temperature",
+            "top_p",
+        ];
         let kept = |(key, value): (&String, &Value)| {
             let keep = echoed.contains(&key.as_str()) && !value.is_null();
             keep.then(|| (key.clone(), value.clone()))
@@ -95,6 +158,19 @@ impl Head {
             created: unix_seconds(),
             model: shared.config.model.clone(),
             fields: fields.iter().filter_map(kept).collect(),
+            shared: Arc::clone(shared),
+            messages,
+            store: fields.get("store").and_then(Value::as_bool).unwrap_or(true),
+            background: flag(fields, "background"),
+        }
+    }
+
+    /// Keeps the finished response.
+    fn keep(&self, body: &Raw, text: &str) {
+        if self.store {
+            let mut messages = self.messages.clone();
+            messages.push(json!({ "role": "assistant", "content": text }));
+            self.shared.responses.put(&self.id, Stored { body: body.clone(), messages, running: None });
         }
     }
 
@@ -113,9 +189,9 @@ impl Head {
             "object": "response", "output": output, "parallel_tool_calls": true,
             "temperature": self.number("temperature"), "tool_choice": "none",
             "tools": self.echo("tools").cloned().unwrap_or(Value::Array(Vec::new())),
-            "top_p": self.number("top_p"), "background": false,
+            "top_p": self.number("top_p"), "background": self.background,
             "max_output_tokens": self.echo("max_output_tokens"), "max_tool_calls": (),
-            "previous_response_id": (), "prompt": (), "reasoning": (), "service_tier": "auto", "status": status,
+            "previous_response_id": self.echo("previous_response_id"), "prompt": (), "reasoning": (), "service_tier": "auto", "status": status,
             "text": (), "top_logprobs": (), "truncation": "disabled", "usage": usage, "user": self.echo("user"),
             "presence_penalty": 0.0, "frequency_penalty": 0.0, "kv_transfer_params": (), "ec_transfer_params": (),
             "input_messages": (), "output_messages": (),
@@ -209,6 +285,7 @@ impl Format for Events {
         let part_done = self.place("part", part(&text));
         let item = self.head.message("completed", &[part(&text)]);
         let response = self.head.complete(&text, self.finish, usage);
+        self.head.keep(&response, &text);
         self.next("response.output_text.done", done)
             + &self.next("response.content_part.done", part_done)
             + &self.next("response.output_item.done", object! { "item": item, "output_index": 0 })

@@ -1,6 +1,6 @@
 //! The same questions a real vLLM was asked, and what it answered.
 
-use fake_engine::EngineConfig;
+use fake_engine::{EngineConfig, Version};
 use serde_json::{Value, json};
 
 use crate::support::{Asked, start};
@@ -19,6 +19,7 @@ fn exchanges() -> Vec<Value> {
 
 async fn like_the_real_one() -> Asked {
     let change = |config: &mut EngineConfig| {
+        config.version = Version(0, 32, 0);
         config.block_size = 32;
         config.max_model_len = 1024;
     };

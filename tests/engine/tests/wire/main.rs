@@ -2,9 +2,12 @@
 
 mod binary;
 mod control;
+mod engines;
 mod faults;
 mod golden;
 mod limits;
 mod ranks;
+mod split;
+mod stored;
 mod streams;
 mod support;

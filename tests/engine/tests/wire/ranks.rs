@@ -1,6 +1,6 @@
 //! The rank header on the wire, endpoint by endpoint, and caches that belong to one rank.
 
-use fake_engine::{Numbering, ResponsesRank};
+use fake_engine::{Numbering, Version};
 use serde_json::{Value, json};
 
 use crate::support::{chat, start};
@@ -79,7 +79,7 @@ async fn numbering_and_start() {
 
 #[tokio::test]
 async fn who_never_reads_the_header() {
-    let engine = start(2, |config| config.responses_rank = ResponsesRank::Ignored).await;
+    let engine = start(2, |config| config.version = Version(0, 32, 0)).await;
     let embed = engine.post("/v1/embeddings", &[(HEADER, "9")], &json!({ "input": "hi" })).await;
     assert_eq!((embed.status, embed.rank), (200, Some(0)));
     let response = engine.post("/v1/responses", &[(HEADER, "9")], &json!({ "input": "hi" })).await;
