@@ -49,6 +49,9 @@ pub struct ServeArgs {
     /// How often each worker endpoint is probed with GET /health; 0 probes never.
     #[arg(long, value_name = "MS", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(0..=60_000))]
     pub probe_interval_ms: u64,
+    /// How often each engine's own gauges are read (running, waiting, KV usage); 0 reads never.
+    #[arg(long, value_name = "MS", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(0..=60_000))]
+    pub scrape_interval_ms: u64,
     /// Writes the addresses listened on as JSON, by rename, once they are.
     #[arg(long, value_name = "FILE")]
     pub addr_file: Option<PathBuf>,

@@ -16,7 +16,7 @@ pub use fields::{Fault, Faults};
 pub(crate) use fields::{Fields, document};
 
 pub use routing::contract::Device;
-use routing::contract::{Engine, RankNumbering};
+use routing::contract::{Engine, RankIn, RankNumbering};
 use routing::hash::Phase;
 use routing::id::{PoolName, WorkerId};
 use serde_json::Value;
@@ -37,6 +37,11 @@ pub const TEXTS_MAX: usize = 64;
 /// Longest model name, label value, SNI and CA path, in bytes.
 pub const TEXT_BYTES_MAX: usize = 256;
 
+/// Longest engine version, in bytes.
+pub const VERSION_BYTES_MAX: usize = 64;
+/// Largest limit of requests in flight on one slot.
+pub const IN_FLIGHT_LIMIT_MAX: u32 = 1_000_000;
+
 /// A worker as declared. Stable across restarts of the engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WorkerSpec {
@@ -56,8 +61,14 @@ pub struct WorkerSpec {
     pub device: Device,
     /// Which half of a split pool it is.
     pub phase: Phase,
-    /// Free words of the operator.
+    /// Words of the operator that requests may ask for.
     pub labels: BTreeMap<String, String>,
+    /// Version of its engine, as the engine writes it; absent: as new as any.
+    pub engine_version: Option<String>,
+    /// Where its engine reads a rank.
+    pub rank_in: RankIn,
+    /// Requests in flight from which on one of its slots counts as overloaded; absent: as its pool says.
+    pub in_flight_limit: Option<u32>,
 }
 
 /// One address of a worker and the ranks behind it.
@@ -128,8 +139,32 @@ pub(crate) fn worker(value: &Value, path: &str, id: Option<&str>, faults: &mut F
     let device = fields.choice(faults, "device", json::DEVICES);
     let phase = fields.choice_or(faults, "phase", json::PHASES, Phase::Aggregated);
     let labels = fields.labels(faults, "labels", TEXTS_MAX, TEXT_BYTES_MAX);
+    let engine_version = fields.short_text(faults, "engine_version", VERSION_BYTES_MAX);
+    let rank_in = rank_in(&mut fields, engine, faults);
+    let in_flight_limit = fields.optional_number(faults, "in_flight_limit", 1..=IN_FLIGHT_LIMIT_MAX);
     fields.close(faults);
-    Some(WorkerSpec { id: id?, pool: pool?, models, engine, endpoints, weight, device, phase, labels })
+    Some(WorkerSpec {
+        id: id?,
+        pool: pool?,
+        models,
+        engine,
+        endpoints,
+        weight,
+        device,
+        phase,
+        labels,
+        engine_version,
+        rank_in,
+        in_flight_limit,
+    })
+}
+
+fn rank_in(fields: &mut Fields<'_>, engine: Engine, faults: &mut Faults) -> RankIn {
+    let stated = fields.choice(faults, "rank_in", json::RANKS_IN);
+    if stated == RankIn::Body && engine != Engine::Sglang {
+        faults.add(&fields.at("rank_in"), "only sglang reads a rank in the body".to_owned(), "header");
+    }
+    stated
 }
 
 fn worker_id(fields: &mut Fields<'_>, path_id: Option<&str>, faults: &mut Faults) -> Option<WorkerId> {

@@ -14,6 +14,7 @@ pub mod metrics;
 pub mod persist;
 pub mod probe;
 pub mod resolve;
+pub mod scrape;
 pub mod serve;
 pub mod service;
 pub mod state;

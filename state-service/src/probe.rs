@@ -94,7 +94,11 @@ fn hurry(running: &BTreeMap<Target, Asking>, worker: Option<&WorkerId>) {
     doubted.for_each(|(_, asking)| asking.doubt.notify_one());
 }
 
-fn client() -> Result<reqwest::Client, reqwest::Error> {
+/// An HTTP client for questions to workers: plain, direct, and patient for no longer than a probe.
+///
+/// # Errors
+/// When there can be none.
+pub(crate) fn client() -> Result<reqwest::Client, reqwest::Error> {
     reqwest::Client::builder()
         .no_proxy()
         .redirect(reqwest::redirect::Policy::none())

@@ -9,7 +9,7 @@ use crate::http::{
 };
 use crate::persist::Store;
 use crate::service::{Service, Setup};
-use crate::{probe, resolve, xds_files};
+use crate::{probe, resolve, scrape, xds_files};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::json;
 use std::future::Future;
@@ -174,6 +174,10 @@ fn start_tasks(args: &ServeArgs, service: &Arc<Service>) -> JoinSet<()> {
     if probe_ms > 0 {
         tasks.spawn(keep("probe", move || probe_all(own(&probing), probe_ms)));
     }
+    let (scraping, scrape_ms) = (own(service), args.scrape_interval_ms);
+    if scrape_ms > 0 {
+        tasks.spawn(keep("scrape", move || scrape_all(own(&scraping), scrape_ms)));
+    }
     tasks
 }
 
@@ -210,6 +214,12 @@ async fn save(service: Arc<Service>) {
 async fn probe_all(service: Arc<Service>, interval_ms: u64) {
     if let Err(error) = probe::run(service, interval_ms).await {
         tracing::error!(%error, "no probes");
+    }
+}
+
+async fn scrape_all(service: Arc<Service>, interval_ms: u64) {
+    if let Err(error) = scrape::run(service, interval_ms).await {
+        tracing::error!(%error, "no scrapes");
     }
 }
 

@@ -6,6 +6,7 @@ mod discovery;
 mod start;
 mod states;
 mod views;
+mod waits;
 
 pub use discovery::DiscoveryView;
 pub use start::Setup;
@@ -16,6 +17,7 @@ use crate::declare::WorkerSpec;
 use crate::http::problem::Problem;
 use crate::metrics::HttpMetrics;
 use crate::persist::Store;
+use crate::scrape;
 use crate::state::{Command, Declared, Effect, Reply, State};
 use routing::contract::{PageUpload, Report, RouteReply, RouteRequest, WatchQuery, WatchReply};
 use routing::id::{Epoch, SessionId, WorkerId};
@@ -26,6 +28,7 @@ use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::sync::{Semaphore, broadcast, watch};
+use waits::{Waiting, Waits};
 
 /// The running service, shared by all handlers and tasks.
 pub struct Service {
@@ -37,10 +40,13 @@ pub struct Service {
     pub token: Option<Token>,
     /// HTTP counts.
     pub http: HttpMetrics,
+    /// What became of scrapes.
+    pub scrapes: scrape::Counts,
     /// Places for long polls.
     pub watchers: Semaphore,
     clock: Clock,
     state: Mutex<State>,
+    waits: Waits,
     store: Store,
     /// Declared in the config file: not saved, so that taking them out of the file takes them out.
     config_workers: BTreeSet<WorkerId>,
@@ -106,15 +112,36 @@ impl Service {
         changes.iter().for_each(|(worker, from, to)| states::say(worker, *from, *to));
     }
 
-    /// Places one request.
+    /// Places one request; one that waits for its slot is answered later.
     ///
     /// # Errors
     /// [`Problem`] as the state refuses it.
-    pub fn route(&self, request: RouteRequest) -> Result<RouteReply, Problem> {
-        match self.apply(Command::Route { request, draw: self.chance.draw() }) {
-            Reply::Route(reply) => Ok(reply),
-            other => Err(not_an_answer(other)),
-        }
+    pub async fn route(&self, request: RouteRequest) -> Result<RouteReply, Problem> {
+        let waiting = match self.ask(request) {
+            (Reply::Route(reply), _) => return Ok(reply),
+            (Reply::Later(_), Some(waiting)) => waiting,
+            (other, _) => return Err(not_an_answer(other)),
+        };
+        let gone = || not_an_answer(Reply::Done);
+        waiting.answered().await.map(|reply| *reply).ok_or_else(gone)
+    }
+
+    fn ask(&self, request: RouteRequest) -> (Reply, Option<Waiting<'_>>) {
+        let mut effects = Vec::new();
+        let (reply, waiting) = {
+            let mut state = self.lock();
+            let command = Command::Route { request, draw: self.chance.draw() };
+            let reply = state.apply(self.clock.now(), command, &mut effects);
+            let waiting = match &reply {
+                Reply::Later(later) => {
+                    Some(Waiting { service: self, later: *later, answer: self.waits.open(later.ticket) })
+                }
+                _ => None,
+            };
+            (reply, waiting)
+        };
+        effects.into_iter().for_each(|effect| self.carry_out(effect));
+        (reply, waiting)
     }
 
     /// Takes a report.
@@ -137,7 +164,7 @@ impl Service {
     pub fn watch(&self, query: &WatchQuery) -> Option<WatchReply> {
         match self.apply(Command::Watch { query: query.clone(), salt: self.chance.draw() }) {
             Reply::Watch(news) => news.map(|news| *news),
-            Reply::Done | Reply::Refused(_) | Reply::Declared(_) | Reply::Route(_) => None,
+            Reply::Done | Reply::Refused(_) | Reply::Declared(_) | Reply::Route(_) | Reply::Later(_) => None,
         }
     }
 
@@ -234,17 +261,18 @@ impl Service {
             let mut state = self.lock();
             state.apply(self.clock.now(), command, &mut effects)
         };
-        effects.iter().for_each(|effect| self.carry_out(effect));
+        effects.into_iter().for_each(|effect| self.carry_out(effect));
         reply
     }
 
-    fn carry_out(&self, effect: &Effect) {
+    fn carry_out(&self, effect: Effect) {
         match effect {
             Effect::Changed => self.changes.send_modify(|n| *n += 1),
             Effect::PersistWorkers => self.store.mark_changed(),
             Effect::WorkerUp(_) | Effect::WorkerGone(_) => self.members.send_modify(|n| *n += 1),
             // Without probes nobody listens, and that is no fault.
-            Effect::ProbeNow(worker) => drop(self.alarms.send(worker.clone())),
+            Effect::ProbeNow(worker) => drop(self.alarms.send(worker)),
+            Effect::Answer { ticket, reply } => self.waits.answer(ticket, reply),
         }
     }
 
@@ -265,7 +293,7 @@ fn done(reply: Reply) -> Result<(), Problem> {
 fn not_an_answer(reply: Reply) -> Problem {
     match reply {
         Reply::Refused(error) => Problem::from(&error),
-        Reply::Done | Reply::Declared(_) | Reply::Route(_) | Reply::Watch(_) => {
+        Reply::Done | Reply::Declared(_) | Reply::Route(_) | Reply::Later(_) | Reply::Watch(_) => {
             tracing::error!("the state gave the answer to another question");
             Problem::internal("an unexpected condition; see the service's log")
         }

@@ -161,14 +161,23 @@ impl<'a> Fields<'a> {
         range: RangeInclusive<u32>,
         default: u32,
     ) -> u32 {
-        let Some(value) = self.take(name) else { return default };
+        self.optional_number(faults, name, range).unwrap_or(default)
+    }
+
+    pub(crate) fn optional_number(
+        &mut self,
+        faults: &mut Faults,
+        name: &'static str,
+        range: RangeInclusive<u32>,
+    ) -> Option<u32> {
+        let value = self.take(name)?;
         let number = value.as_u64().and_then(|n| u32::try_from(n).ok()).filter(|n| range.contains(n));
-        number.unwrap_or_else(|| {
+        if number.is_none() {
             let quotes = if value.is_string() { ", without quotes" } else { "" };
             let allowed = format!("a whole number in {}..={}{quotes}", range.start(), range.end());
             faults.add(&self.at(name), no_number(value), &allowed);
-            default
-        })
+        }
+        number
     }
 
     pub(crate) fn choice<T: Copy + Default>(

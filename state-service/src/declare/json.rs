@@ -1,7 +1,7 @@
 //! Words of a declaration and its way back to JSON, for `GET /v1/workers` and the file of declared workers.
 
 use super::{Device, EndpointSpec, Tls, WorkerSpec};
-use routing::contract::{Engine, RankNumbering};
+use routing::contract::{Engine, RankIn, RankNumbering};
 use routing::hash::Phase;
 use serde_json::{Value, json};
 
@@ -13,6 +13,7 @@ pub(super) const ENGINES: &[(&str, Engine)] = &[
 ];
 pub(super) const NUMBERINGS: &[(&str, RankNumbering)] =
     &[("global", RankNumbering::Global), ("local", RankNumbering::Local), ("none", RankNumbering::None)];
+pub(super) const RANKS_IN: &[(&str, RankIn)] = &[("header", RankIn::Header), ("body", RankIn::Body)];
 pub(super) const DEVICES: &[(&str, Device)] = &[("accelerator", Device::Accelerator), ("cpu", Device::Cpu)];
 pub(super) const PHASES: &[(&str, Phase)] =
     &[("aggregated", Phase::Aggregated), ("prefill", Phase::Prefill), ("decode", Phase::Decode)];
@@ -32,6 +33,9 @@ pub(super) fn worker(spec: &WorkerSpec) -> Value {
         "device": word(DEVICES, &spec.device),
         "phase": word(PHASES, &spec.phase),
         "labels": spec.labels,
+        "engine_version": spec.engine_version,
+        "rank_in": word(RANKS_IN, &spec.rank_in),
+        "in_flight_limit": spec.in_flight_limit,
     })
 }
 

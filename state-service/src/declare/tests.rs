@@ -29,11 +29,14 @@ fn an_address_is_enough() {
             }
           ],
           "engine": "vllm",
+          "engine_version": null,
           "id": "w1",
+          "in_flight_limit": null,
           "labels": {},
           "models": [],
           "phase": "aggregated",
           "pool": "default",
+          "rank_in": "header",
           "weight": 1
         }"#]]
     .assert_eq(&written);
@@ -85,7 +88,7 @@ fn every_fault_is_told_at_once_with_its_path() {
             weight: 0 is out of range (allowed: a whole number in 1..=1000)
             device: is a number (allowed: accelerator, cpu)
             labels.a: is a number (allowed: a string)
-            colour: unknown field (allowed: id, pool, models, engine, endpoints, weight, device, phase, labels)"#]],
+            colour: unknown field (allowed: id, pool, models, engine, endpoints, weight, device, phase, labels, engine_version, rank_in, in_flight_limit)"#]],
     );
 }
 

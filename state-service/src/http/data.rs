@@ -16,7 +16,7 @@ pub async fn route(
     State(service): State<Arc<Service>>,
     Wire(request): Wire<RouteRequest>,
 ) -> Result<Response, Problem> {
-    let reply = service.route(request)?;
+    let reply = service.route(request).await?;
     Ok(json(&reply))
 }
 

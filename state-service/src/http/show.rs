@@ -1,6 +1,6 @@
 //! How things look in JSON answers of the control listener. Shapes only.
 
-use crate::state::{Endpoint, SessionState, SessionView, Worker};
+use crate::state::{Endpoint, SessionState, SessionView, SlotView, Worker};
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use routing::contract::{PoolInfo, Target};
@@ -25,6 +25,8 @@ pub fn worker(worker: &Worker) -> Value {
         "draining": worker.is_draining(),
         "in_flight": worker.in_flight(),
         "reserved": worker.reserved(),
+        "waiting": worker.waiting(),
+        "overloaded_slots": worker.overloaded_slots(),
         "endpoints": worker.endpoints().iter().map(endpoint).collect::<Vec<_>>(),
         "declared": worker.spec().to_json(),
     })
@@ -32,16 +34,28 @@ pub fn worker(worker: &Worker) -> Value {
 
 /// The same with its slots: there may be a thousand, so a list of workers goes without.
 #[must_use]
-pub fn worker_with_slots(worker: &Worker, in_flight: impl Fn(&Target) -> u64) -> Value {
-    let slot = |(target, number): (Target, Option<u32>)| {
-        let gauge = number.map(slot_in_flight);
-        json!({"rank": target.rank, "in_flight": in_flight(&target), "gauge": gauge})
-    };
+pub fn worker_with_slots(worker: &Worker, view: impl Fn(&Target) -> SlotView) -> Value {
+    let slot = |(target, number): (Target, Option<u32>)| slot(&target, number, &view(&target));
     let mut shown = self::worker(worker);
     if let Some(fields) = shown.as_object_mut() {
         fields.insert("slots".to_owned(), worker.slots().map(slot).collect());
     }
     shown
+}
+
+/// What the engine says is absent when it says nothing, or said it too long ago.
+fn slot(target: &Target, number: Option<u32>, slot: &SlotView) -> Value {
+    let usage = slot.gauges.and_then(|told| told.kv_permille);
+    json!({
+        "rank": target.rank,
+        "in_flight": slot.in_flight,
+        "load": slot.load,
+        "running": slot.gauges.map(|told| told.running),
+        "waiting": slot.gauges.map(|told| told.waiting),
+        "kv_usage": usage.map(|permille| f64::from(permille) / 1000.0),
+        "overloaded": slot.overloaded,
+        "gauge": number.map(slot_in_flight),
+    })
 }
 
 fn endpoint(endpoint: &Endpoint) -> Value {

@@ -5,6 +5,7 @@ use crate::declare::Host;
 use crate::http::problem::Problem;
 use crate::probe::{Question, Target};
 use crate::resolve::Name;
+use crate::scrape;
 use crate::state::{Command, Endpoint, Worker, XdsResource};
 use crate::xds::{self, DiscoveryRequest, ErrorDetail, Member, Resource};
 use routing::header::cluster::POOL_PREFIX;
@@ -80,6 +81,19 @@ impl Service {
         self.apply(Command::Probe { worker, endpoint, healthy });
     }
 
+    /// Every endpoint whose engine may show gauges.
+    pub fn scrape_targets(&self) -> BTreeSet<scrape::Target> {
+        self.lock().workers().flat_map(|worker| each_endpoint(worker, scraped)).flatten().collect()
+    }
+
+    /// Tells what an engine shows.
+    pub fn scraped(&self, target: &scrape::Target, gauges: scrape::Gauges) {
+        let scrape::Gauges { slots, strays } = gauges;
+        let (worker, endpoint) = (target.worker.clone(), target.endpoint);
+        // A refusal means that the worker went away meanwhile.
+        self.apply(Command::Gauges { worker, endpoint, slots, strays });
+    }
+
     /// Every declared host name.
     pub fn names(&self) -> Vec<Name> {
         self.lock().workers().flat_map(|worker| each_endpoint(worker, name)).flatten().collect()
@@ -149,6 +163,18 @@ fn target(worker: &Worker, index: usize, endpoint: &Endpoint) -> Target {
         authority,
         question: if endpoint.spec.tls.is_some() { Question::Connect } else { Question::Health },
     }
+}
+
+fn scraped(worker: &Worker, index: usize, endpoint: &Endpoint) -> Option<scrape::Target> {
+    let Target { worker: id, endpoint: index, dial, authority, question } = target(worker, index, endpoint);
+    (question == Question::Health).then(|| scrape::Target {
+        worker: id,
+        endpoint: index,
+        dial,
+        authority,
+        path: scrape::path(worker.spec().engine),
+        ranks: scrape::Ranks::from(&endpoint.spec),
+    })
 }
 
 fn name(worker: &Worker, index: usize, endpoint: &Endpoint) -> Option<Name> {

@@ -41,9 +41,11 @@ impl Service {
             chance,
             token,
             http: HttpMetrics::default(),
+            scrapes: crate::scrape::Counts::default(),
             watchers: Semaphore::new(WATCHERS_MAX),
             clock: Clock::start(),
             state: Mutex::new(State::new(epoch, StateConfig::new(config))),
+            waits: super::waits::Waits::default(),
             store,
             config_workers: from_config.iter().map(|spec| spec.id.clone()).collect(),
             changes: watch::Sender::new(0),
@@ -96,7 +98,7 @@ impl Service {
     fn take_back(&self, spec: WorkerSpec) -> Result<(), String> {
         match self.apply(Command::PutWorker { spec }) {
             Reply::Refused(error) => Err(error.to_string()),
-            Reply::Done | Reply::Declared(_) | Reply::Route(_) | Reply::Watch(_) => Ok(()),
+            Reply::Done | Reply::Declared(_) | Reply::Route(_) | Reply::Later(_) | Reply::Watch(_) => Ok(()),
         }
     }
 

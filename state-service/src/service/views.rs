@@ -4,7 +4,7 @@ use super::{Service, Warning};
 use crate::http::problem::Problem;
 use crate::http::show;
 use crate::metrics::Text;
-use crate::state::{Readiness, SessionView, StateError};
+use crate::state::{Readiness, SessionView, StateError, Worker};
 use routing::contract::{Fleet, Topology, WorkerState};
 use routing::id::{SessionId, WorkerId};
 use serde::Serialize;
@@ -50,7 +50,7 @@ impl Service {
     pub fn show_worker(&self, id: &WorkerId) -> Result<Value, Problem> {
         let state = self.lock();
         let worker = state.worker(id).ok_or_else(|| unknown_worker(id))?;
-        Ok(show::worker_with_slots(worker, |target| state.in_flight_on(target)))
+        Ok(show::worker_with_slots(worker, |target| state.slot(target)))
     }
 
     /// One worker as declared.
@@ -115,6 +115,10 @@ impl Service {
         let missing = self.upstream_role_missing.load(Ordering::Relaxed);
         let help = "Answers without the filter's upstream role, as reported.";
         text.single("rankpin_upstream_role_missing_total", "counter", help, missing);
+        text.family("rankpin_scrapes_total", "counter", "Scrapes of engines' gauges by what became of them.");
+        for (finding, count) in self.scrapes.iter() {
+            text.sample("rankpin_scrapes_total", &format!("finding=\"{finding}\""), count);
+        }
         let rejections = self.xds_rejections.load(Ordering::Relaxed);
         text.single(
             "rankpin_xds_rejections_total",
@@ -136,10 +140,12 @@ impl Service {
             ("sessions", sizes.sessions),
             ("holds", sizes.holds),
             ("tombstones", sizes.tombstones),
+            ("aliases", sizes.aliases),
             ("vms", sizes.vms),
             ("nodes", sizes.nodes),
             ("moves", sizes.moves),
             ("parked", sizes.parked),
+            ("waiting", sizes.waiting),
         ] {
             text.single(&format!("rankpin_{name}"), "gauge", "How many there are now.", size);
         }
@@ -148,14 +154,18 @@ impl Service {
             let count = state.workers().filter(|worker| worker.state() == word).count();
             text.sample("rankpin_workers", &format!("state=\"{name}\""), count);
         }
-        text.family("rankpin_worker_in_flight", "gauge", "Requests in flight, as reported by all Envoys.");
-        for worker in state.workers() {
-            text.sample(
-                "rankpin_worker_in_flight",
-                &format!("worker=\"{}\"", worker.id()),
-                worker.in_flight(),
-            );
-        }
+        let each = |text: &mut Text, name: &str, help: &str, value: fn(&Worker) -> u32| {
+            text.family(name, "gauge", help);
+            for worker in state.workers() {
+                text.sample(name, &format!("worker=\"{}\"", worker.id()), value(worker));
+            }
+        };
+        let help = "Requests in flight, as reported by all Envoys.";
+        each(text, "rankpin_worker_in_flight", help, Worker::in_flight);
+        let help = "Requests its engine has taken and not begun, as scraped.";
+        each(text, "rankpin_worker_waiting", help, Worker::waiting);
+        let help = "Slots that are overloaded.";
+        each(text, "rankpin_worker_overloaded_slots", help, Worker::overloaded_slots);
     }
 }
 

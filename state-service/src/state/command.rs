@@ -1,5 +1,6 @@
 //! What the shell may ask of the state, what it is answered, and what it is told to do.
 
+use super::gauges::SlotGauges;
 use crate::declare::WorkerSpec;
 use routing::contract::{PageUpload, Report, RouteReply, RouteRequest, WatchQuery, WatchReply};
 use routing::id::{PoolName, SessionId, WorkerId};
@@ -7,6 +8,7 @@ use routing::time::Millis;
 use std::net::SocketAddr;
 
 /// One thing for the state to do.
+#[expect(clippy::large_enum_variant, reason = "made and taken apart in the same breath, never kept")]
 #[derive(Clone, Debug, PartialEq)]
 pub enum Command {
     /// Declares a worker, or declares it anew. Declaring the same again changes nothing, a drain included.
@@ -48,6 +50,17 @@ pub enum Command {
         endpoint: usize,
         /// What it found.
         healthy: bool,
+    },
+    /// What an endpoint's engine shows of itself.
+    Gauges {
+        /// The worker.
+        worker: WorkerId,
+        /// Index of the endpoint in its declaration.
+        endpoint: usize,
+        /// What it shows, slot by slot.
+        slots: Vec<SlotGauges>,
+        /// Ranks it shows that the endpoint does not declare.
+        strays: usize,
     },
     /// A request asks where it goes.
     Route {
@@ -94,6 +107,13 @@ pub enum Command {
         /// The version it has applied.
         version: u64,
     },
+    /// Whoever waited for this ticket's answer is gone.
+    Leave {
+        /// The ticket.
+        ticket: Ticket,
+    },
+    /// The time of a [`Later`] is up.
+    Due,
     /// Time passes; sent every 100 ms.
     Expire,
 }
@@ -118,8 +138,23 @@ pub enum Reply {
     Declared(Declared),
     /// Answer to [`Command::Route`].
     Route(RouteReply),
+    /// The same is answered by an [`Effect::Answer`] of a later command.
+    Later(Later),
     /// Answer to [`Command::Watch`]; `None`: nothing new yet, ask again on [`Effect::Changed`].
     Watch(Option<Box<WatchReply>>),
+}
+
+/// A question that waits: its answer will bear the same number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Ticket(pub(super) u64);
+
+/// When a question will be answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Later {
+    /// Which.
+    pub ticket: Ticket,
+    /// At the latest after so long; a [`Command::Due`] is wanted then.
+    pub within: Millis,
 }
 
 /// What a declaration did.
@@ -133,8 +168,8 @@ pub enum Declared {
     Unchanged,
 }
 
-/// Something for the shell to do. Emitted once a command at most, those about a worker once a worker.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+/// Something for the shell to do. Emitted once a command at most, those about a worker once a worker, answers once each.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {
     /// Watchers may have something new: wake them.
     Changed,
@@ -146,6 +181,13 @@ pub enum Effect {
     WorkerGone(WorkerId),
     /// Connections to this worker fail: probe it at once, and often, until it is known to be good or down.
     ProbeNow(WorkerId),
+    /// A question that waited is answered.
+    Answer {
+        /// As its [`Reply::Later`] said.
+        ticket: Ticket,
+        /// The answer.
+        reply: Box<RouteReply>,
+    },
 }
 
 /// Why a command was refused. Every one is the caller's fault; nothing changed.

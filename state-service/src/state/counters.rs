@@ -33,6 +33,8 @@ counters! {
     route_rebound,
     /// Routes of soft sessions answered with a fresh hold because their worker carried too much, or was suspect.
     route_moved,
+    /// Routes of soft sessions answered with a fresh hold because the request's demands exclude the bound slot.
+    route_excluded,
     /// Routes whose binding was learned from the caller's cache.
     route_adopted,
     /// Routes without a session, or under a policy or affinity that pins nothing.
@@ -55,8 +57,36 @@ counters! {
     refused_unmet,
     /// Routes refused: the bound slot, or every slot, is overloaded and the pool refuses then.
     refused_overloaded,
-    /// Response ids learned.
+    /// Bound turns that began to wait for their overloaded slot.
+    wait_begun,
+    /// Waits that ended because the slot cleared, or was gone.
+    wait_cleared,
+    /// Waits that ended because their time was up.
+    wait_over,
+    /// Waits that ended because whoever asked was gone.
+    wait_left,
+    /// Turns that did not wait because too many do.
+    wait_queue_full,
+    /// Times a slot, or a worker as a whole, became overloaded.
+    slots_overloaded,
+    /// Gauges of engines taken, endpoint by endpoint.
+    gauges_taken,
+    /// Ranks of engines' gauges that their endpoint does not declare.
+    gauges_undeclared_rank,
+    /// Slots whose gauges were forgotten because nobody renewed them.
+    gauges_forgotten,
+    /// Response ids learned, or learned again.
     alias_learned,
+    /// Response ids of a pool that pins nothing.
+    alias_unstored,
+    /// Routes that found their session by a response id.
+    alias_found,
+    /// Routes whose response id is not known: routed as if they had no session.
+    alias_unknown,
+    /// Response ids forgotten after their idle ttl.
+    alias_expired,
+    /// Response ids forgotten for want of room, the one not used for longest first.
+    alias_evicted,
     /// Routes refused: the named worker drains or is down.
     refused_worker_unavailable,
     /// Routes that came after the end of their own request: nothing was held for them.
@@ -65,6 +95,12 @@ counters! {
     route_unsure,
     /// Routes that went unpinned because every session in the table was held.
     unpinned_table_full,
+    /// Bound routes served elsewhere this once because their slot was overloaded.
+    unpinned_spilled,
+    /// Routes of a soft session that is held where the request's demands exclude it.
+    unpinned_excluded,
+    /// Choices of the least loaded because every slot was overloaded.
+    chosen_all_overloaded,
     /// Routes that went unpinned because too many VMs were heard of.
     unpinned_vms_full,
     /// Holds an accepted answer ended.

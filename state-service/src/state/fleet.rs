@@ -8,7 +8,7 @@ use super::health::Observation;
 use super::slots::needed;
 use super::workers::{Worker, cluster_name};
 use crate::config::OtherPools;
-use crate::declare::{POOL_DEFAULT, WorkerSpec};
+use crate::declare::{Address, POOL_DEFAULT, WorkerSpec};
 use routing::contract::{PoolInfo, WorkerState, WorkerStatus};
 use routing::hash::worker_hash;
 use routing::id::{PoolName, WorkerId};
@@ -38,7 +38,10 @@ impl State {
         let declared = if known.is_some() { Declared::Replaced } else { Declared::Created };
         worker.first_slot = self.slots.resize(worker.first_slot, needed(worker.spec.rank_count()));
         let hash = worker.hash;
+        let limit_of_pool = self.pools.get(&worker.spec.pool).and_then(|pool| pool.in_flight_limit);
+        worker.in_flight_limit = worker.spec.in_flight_limit.or(limit_of_pool);
         self.workers.put(worker);
+        self.workers.touch_all(&id);
         if declared == Declared::Created {
             self.settling.declared(now);
             self.unpark(now, hash);
@@ -239,6 +242,9 @@ fn status(worker: &Worker, now: Timestamp) -> WorkerStatus {
     WorkerStatus {
         in_flight: worker.in_flight(),
         penalty: worker.health.penalty(now),
+        waiting: worker.waiting(),
+        overloaded: worker.overloaded_ranks(),
+        all_overloaded: worker.all_overloaded(),
         ..WorkerStatus::idle(worker.spec.id.clone(), worker.state())
     }
 }
@@ -246,6 +252,11 @@ fn status(worker: &Worker, now: Timestamp) -> WorkerStatus {
 /// What a new declaration keeps of the old one: load and drain always, findings when the addresses are the same.
 fn take_over(worker: &mut Worker, known: &Worker) {
     worker.load = known.load.clone();
+    let ranks = |spec: &WorkerSpec| (spec.rank_start(), spec.rank_count());
+    if addresses(&worker.spec) == addresses(&known.spec) && ranks(&worker.spec) == ranks(&known.spec) {
+        worker.gauges = known.gauges.clone();
+        worker.overload = known.overload.clone();
+    }
     if dials_alike(&worker.spec, &known.spec) {
         // What Envoy dials is the same: nothing to wait for, and a rank that is gone must be gone everywhere at once.
         worker.since = known.since;
@@ -258,12 +269,15 @@ fn take_over(worker: &mut Worker, known: &Worker) {
         let same = known.endpoints.iter().find(|e| e.spec.address == endpoint.spec.address);
         endpoint.resolved = endpoint.resolved.or_else(|| same.and_then(|e| e.resolved));
     }
-    let addresses = |spec: &WorkerSpec| spec.endpoints.iter().map(|e| e.address.clone()).collect::<Vec<_>>();
     if addresses(&worker.spec) == addresses(&known.spec) {
         worker.health = known.health.clone();
     } else {
         worker.health.keep_drain(&known.health);
     }
+}
+
+fn addresses(spec: &WorkerSpec) -> Vec<&Address> {
+    spec.endpoints.iter().map(|endpoint| &endpoint.address).collect()
 }
 
 /// Whether Envoy reaches both by the same clusters and addresses.

@@ -14,6 +14,10 @@ pub(super) const OVER_MAX: usize = 256;
 pub(super) const PARKED_MAX: usize = 65_536;
 /// How long they wait.
 pub(super) const PARKED_TTL: Millis = Millis::from_secs(60);
+/// Gauges that an engine showed longer ago say nothing any more.
+pub(super) const GAUGES_AGE_MAX: Millis = Millis::from_secs(10);
+/// Most requests that wait for their slot, over all slots. Past it a turn does not wait.
+pub(super) const WAITERS_MAX: usize = 1024;
 /// Gauges of slots are numbered below it. A worker for which there is no run left has none.
 pub(super) const SLOT_NUMBERS_MAX: u32 = 65_536;
 /// Most slots in one VM's report of requests in flight. Past it the rest does not count as load.
@@ -72,6 +76,8 @@ pub struct Limits {
     pub sessions_max: usize,
     /// Released sessions remembered. At it the oldest is forgotten.
     pub tombstones_max: usize,
+    /// Response ids remembered. At it the one not used for longest is forgotten.
+    pub aliases_max: usize,
     /// How long a release is remembered, at least; the pool's ttl if that is longer.
     pub tombstone_ttl: Millis,
     /// Workers. At it a new one is refused.
@@ -97,6 +103,7 @@ impl Limits {
     pub const SERVICE: Self = Self {
         sessions_max: 1_048_576,
         tombstones_max: 131_072,
+        aliases_max: 1_048_576,
         tombstone_ttl: Millis::from_secs(600),
         workers_max: WORKERS_MAX,
         pools_max: POOLS_MAX,

@@ -48,6 +48,11 @@ impl WorkerLoad {
         self.slots.get(&slot).map_or(0, |on| on.reported)
     }
 
+    /// Slots that have requests.
+    pub(super) fn slots(&self) -> impl Iterator<Item = Slot> {
+        self.slots.keys().copied()
+    }
+
     pub(super) fn report(&mut self, slot: Slot, count: u32) {
         self.change(slot, |requests| requests.reported = requests.reported.saturating_add(count.into()));
     }

@@ -4,16 +4,23 @@
 //! no clock, randomness, runtime, log, HTTP or file: time and chance are arguments, effects are values. Decisions iterate
 //! sorted collections only and break ties by id or by the draw they were given.
 
+mod alias;
 mod binding;
+mod busy;
 mod choice;
 mod command;
 mod counters;
+mod explain;
 mod fleet;
+mod gauges;
 mod health;
+mod judge;
 mod limits;
 mod load;
 mod named;
 mod nodes;
+mod offer;
+mod overload;
 mod report;
 mod route;
 mod sessions;
@@ -25,14 +32,18 @@ mod tests;
 mod touch;
 mod upload;
 mod vms;
+mod waiting;
 mod watch;
 mod workers;
 
-pub use command::{Command, Declared, Effect, Readiness, Reply, StateError, XdsResource};
+pub use busy::SlotView;
+pub use command::{Command, Declared, Effect, Later, Readiness, Reply, StateError, Ticket, XdsResource};
 pub use counters::Counters;
+pub use gauges::SlotGauges;
 pub use limits::{Limits, StateConfig};
 pub use workers::{Endpoint, Worker, cluster_name};
 
+use alias::Aliases;
 use binding::Slot;
 use limits::EXPIRED_PER_TICK_MAX;
 use nodes::Nodes;
@@ -45,6 +56,7 @@ use slots::Slots;
 use std::collections::{BTreeMap, BTreeSet};
 use upload::Parked;
 use vms::Vms;
+use waiting::Waiting;
 use watch::MoveLog;
 use workers::Workers;
 
@@ -55,7 +67,8 @@ pub struct State {
     config: StateConfig,
     counters: Counters,
     pools: BTreeMap<PoolName, PoolInfo>,
-    turns: BTreeMap<PoolName, u64>,
+    /// Round robin of each pool, and of the prefill half of those that are split. Pools are bounded, so this is.
+    turns: BTreeMap<(PoolName, bool), u64>,
     workers: Workers,
     /// Version of what xDS serves.
     xds: u64,
@@ -74,9 +87,11 @@ pub struct State {
     next_drain: Option<Timestamp>,
     vms: Vms,
     sessions: Table,
+    aliases: Aliases,
     moves: MoveLog,
     parked: Parked,
     slots: Slots,
+    waiting: Waiting,
     settling: Settling,
     /// Highest sequence of any version given here.
     clock: u64,
@@ -127,6 +142,8 @@ pub struct Sizes {
     pub holds: usize,
     /// Releases remembered.
     pub tombstones: usize,
+    /// Response ids known.
+    pub aliases: usize,
     /// Workers.
     pub workers: usize,
     /// VMs alive.
@@ -137,6 +154,8 @@ pub struct Sizes {
     pub moves: usize,
     /// Uploaded bindings that wait for their worker.
     pub parked: usize,
+    /// Bound turns that wait for their slot.
+    pub waiting: usize,
 }
 
 impl State {
@@ -145,6 +164,7 @@ impl State {
     pub fn new(epoch: Epoch, config: StateConfig) -> Self {
         let pools = config.pools().iter().map(|p| (p.name.clone(), p.clone())).collect();
         let sessions = Table::new(config.limits.sessions_max, config.limits.tombstones_max);
+        let aliases = Aliases::new(config.limits.aliases_max);
         Self {
             epoch,
             config,
@@ -164,9 +184,11 @@ impl State {
             next_drain: None,
             vms: Vms::default(),
             sessions,
+            aliases,
             moves: MoveLog::default(),
             parked: Parked::default(),
             slots: Slots::default(),
+            waiting: Waiting::default(),
             settling: Settling::default(),
             clock: 0,
             next_hold: 0,
@@ -181,6 +203,7 @@ impl State {
         self.end_drains(now);
         let reply = self.dispatch(now, command, out);
         self.counters.tombstones_evicted += self.sessions.trim_graves();
+        self.settle_waiting(now, out);
         self.settle_fleet(now);
         self.gather(now);
         out.extend(std::mem::take(&mut self.doubted).into_iter().map(Effect::ProbeNow));
@@ -202,7 +225,19 @@ impl State {
                 done(self.resolved(&worker, endpoint, address))
             }
             Command::Probe { worker, endpoint, healthy } => done(self.probe(now, &worker, endpoint, healthy)),
-            Command::Route { request, draw } => Reply::Route(self.route(now, request, draw)),
+            Command::Gauges { worker, endpoint, slots, strays } => {
+                done(self.gauges(now, &worker, endpoint, slots, strays))
+            }
+            Command::Route { request, draw } => match self.wait_for_slot(now, &request, draw) {
+                Some(later) => Reply::Later(later),
+                None => Reply::Route(self.route(now, request, draw)),
+            },
+            Command::Leave { ticket } => {
+                self.leave(ticket);
+                Reply::Done
+            }
+            // Whoever's time is up is answered after every command.
+            Command::Due => Reply::Done,
             Command::Watch { query, salt } => Reply::Watch(self.watch(&query, salt)),
             Command::ReleaseSession { id } => done(self.release_by_hand(now, id)),
             Command::Report(report) => {
@@ -241,6 +276,8 @@ impl State {
         self.counters.tombstones_expired += tombstones;
         self.counters.nodes_expired += self.nodes.expire(now, &self.config.limits);
         self.expire_parked(now);
+        self.expire_aliases(now);
+        self.forget_gauges(now);
         let dead = self.vms.expire(now, &self.config.limits, &mut self.workers);
         if !dead.is_empty() {
             self.counters.vms_expired += u64::try_from(dead.len()).unwrap_or(u64::MAX);
@@ -290,11 +327,13 @@ impl State {
             sessions: self.sessions.live_len(),
             holds: self.sessions.held_len(),
             tombstones: self.sessions.graves_len(),
+            aliases: self.aliases.len(),
             workers: self.workers.len(),
             vms: self.vms.len(),
             nodes: self.nodes.len(),
             moves: self.moves.len(),
             parked: self.parked.len(),
+            waiting: self.waiting.len(),
         }
     }
 
@@ -302,13 +341,6 @@ impl State {
     #[must_use]
     pub const fn xds_version(&self) -> u64 {
         self.xds
-    }
-
-    /// Requests in flight on one slot of a worker, as last reported by all VMs.
-    #[must_use]
-    pub fn in_flight_on(&self, target: &Target) -> u64 {
-        let worker = self.workers.by_id(&target.worker);
-        worker.map_or(0, |worker| worker.load.reported_on(worker.slot_of(target.rank)))
     }
 
     /// One session; `None` when it is unknown or its time is over.

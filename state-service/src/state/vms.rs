@@ -57,6 +57,11 @@ impl Vms {
         self.vms.len()
     }
 
+    /// A VM that was heard of.
+    pub(super) fn id_of(&self, caller: &Caller) -> Option<VmId> {
+        self.ids.get(caller).copied()
+    }
+
     /// Renews a VM's lease; `None` when it is new and there is no room.
     pub(super) fn seen(&mut self, now: Timestamp, caller: &Caller, max: usize) -> Option<VmId> {
         if let Some(id) = self.ids.get(caller).copied() {
@@ -226,5 +231,6 @@ impl Vm {
 fn change(workers: &mut Workers, slot: Slot, change: impl FnOnce(&mut WorkerLoad)) {
     if let Some(worker) = workers.by_hash_mut(slot.worker) {
         change(&mut worker.load);
+        workers.touch(slot);
     }
 }

@@ -3,8 +3,10 @@
 //! Owns what one worker is. Whether a declaration is taken, and who is told, is decided in `fleet.rs`.
 
 use super::binding::Slot;
+use super::gauges::Gauges;
 use super::health::Health;
 use super::load::WorkerLoad;
+use super::overload::Overload;
 use crate::declare::{EndpointSpec, WorkerSpec};
 use routing::contract::{EndpointInfo, Target, WorkerInfo, WorkerState};
 use routing::hash::{hashed_rank, worker_hash};
@@ -31,6 +33,12 @@ pub struct Worker {
     pub(super) endpoints: Vec<Endpoint>,
     pub(super) health: Health,
     pub(super) load: WorkerLoad,
+    /// What its engine says.
+    pub(super) gauges: Gauges,
+    /// Which of its slots are overloaded.
+    pub(super) overload: Overload,
+    /// Requests in flight that one slot takes, its own word or its pool's; no limit when absent.
+    pub(super) in_flight_limit: Option<u32>,
     /// Number of the first of its gauges.
     pub(super) first_slot: Option<u32>,
     /// xDS version that first had the worker as it is now.
@@ -60,8 +68,20 @@ impl Worker {
         let endpoints = spec.endpoints.iter().map(Endpoint::new).collect::<Vec<_>>();
         let health = Health::new(endpoints.len());
         let hash = worker_hash(&spec.id);
-        let load = WorkerLoad::default();
-        Self { spec, hash, endpoints, health, load, first_slot: None, since, before: None }
+        let in_flight_limit = spec.in_flight_limit;
+        Self {
+            spec,
+            hash,
+            endpoints,
+            health,
+            load: WorkerLoad::default(),
+            gauges: Gauges::default(),
+            overload: Overload::default(),
+            in_flight_limit,
+            first_slot: None,
+            since,
+            before: None,
+        }
     }
 
     /// As declared.
@@ -104,11 +124,6 @@ impl Worker {
     #[must_use]
     pub const fn reserved(&self) -> u64 {
         self.load.reserved()
-    }
-
-    /// What it carries when another request is placed: requests, and what recent failures count as.
-    pub(super) fn load_at(&self, now: Timestamp) -> u64 {
-        self.load.requests().saturating_add(self.health.penalty(now).into())
     }
 
     /// Its slots, in the order of their gauges, with the number of each: the ranks, then requests without a rank where there
@@ -167,6 +182,8 @@ impl Worker {
             phase: self.spec.phase,
             models: self.spec.models.clone(),
             labels: self.spec.labels.clone(),
+            engine_version: self.spec.engine_version.clone(),
+            rank_in: self.spec.rank_in,
             ..WorkerInfo::with_defaults(self.spec.id.clone(), self.spec.pool.clone(), endpoints)
         }
     }
@@ -194,6 +211,8 @@ pub(super) struct Workers {
     /// By id.
     sorted: Vec<Worker>,
     by_hash: BTreeMap<u64, usize>,
+    /// Slots whose load or gauges changed since they were judged.
+    touched: Vec<Slot>,
 }
 
 impl Workers {
@@ -250,6 +269,39 @@ impl Workers {
             ended |= worker.state() != before;
         }
         ended
+    }
+
+    /// A slot is to be judged anew, once the command under way has said all it has to say of it.
+    pub(super) fn touch(&mut self, slot: Slot) {
+        if self.touched.last() != Some(&slot) {
+            self.touched.push(slot);
+        }
+    }
+
+    /// All slots of a worker of which there is anything to judge, and the one that stands for the whole.
+    pub(super) fn touch_all(&mut self, id: &WorkerId) {
+        let Some(worker) = self.by_id(id) else { return };
+        let ranks = worker.gauges.ranks().chain(worker.overload.slots()).chain([None]);
+        let hash = worker.hash;
+        let slots: Vec<Slot> = ranks.map(|rank| Slot::new(hash, rank)).chain(worker.load.slots()).collect();
+        self.touched.extend(slots);
+    }
+
+    /// Slots whose gauges were forgotten for their age.
+    pub(super) fn forget_gauges(&mut self, now: Timestamp) -> Vec<Slot> {
+        let forget = |worker: &mut Worker| {
+            let hash = worker.hash;
+            worker.gauges.forget(now).into_iter().map(move |rank| Slot::new(hash, rank))
+        };
+        self.sorted.iter_mut().flat_map(forget).collect()
+    }
+
+    /// Slots to be judged, each once.
+    pub(super) fn touched(&mut self) -> Vec<Slot> {
+        let mut touched = std::mem::take(&mut self.touched);
+        touched.sort_unstable();
+        touched.dedup();
+        touched
     }
 
     fn index(&self, id: &WorkerId) -> Result<usize, usize> {
