@@ -11,6 +11,7 @@ mod number;
 mod opening;
 mod paths;
 mod reader;
+mod scan;
 mod text;
 
 pub use fields::BodyFields;

@@ -144,6 +144,17 @@ impl Reader {
         Ok(BodyFields::new(self.paths, self.slots, opening))
     }
 
+    /// What was found so far, of a document that goes on where nobody looks: values that would be repeated later stand as they are.
+    /// Nothing of a faulty one.
+    #[must_use]
+    pub fn so_far(self) -> BodyFields {
+        if self.fault.is_some() {
+            return BodyFields::none();
+        }
+        let opening = self.opening.and_then(|opening| opening.digest());
+        BodyFields::new(self.paths, self.slots, opening)
+    }
+
     fn is_whole(&self) -> bool {
         self.depth == 0 && self.state == State::After
     }

@@ -4,6 +4,7 @@ use super::VALUE_BYTES_MAX;
 use super::cursor::Cursor;
 use super::fields::Slot;
 use super::reader::Fault;
+use super::scan;
 
 /// Where inside a string the reader stands; a chunk may end anywhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,18 +77,16 @@ impl Text {
                 }
             }
             let rest = cursor.rest();
-            let end = memchr::memchr2(b'"', b'\\', rest).unwrap_or(rest.len());
-            let piece = rest.get(..end).unwrap_or_default();
-            if has_control(piece) {
-                return Err(Fault::Malformed);
-            }
+            let end = scan::plain(rest)?;
             if self.keeps {
-                self.push(piece);
+                self.push(rest.get(..end).unwrap_or_default());
             }
             cursor.skip(end);
             match cursor.next() {
                 None => return Ok(Some(Inside::Plain)),
                 Some(b'"') => return Ok(None),
+                // The usual escape in a string that nobody wants: nothing to keep.
+                Some(_) if !self.keeps && cursor.peek().is_some_and(is_short_escape) => cursor.skip(1),
                 Some(_) => inside = Inside::Escape,
             }
         }
@@ -184,15 +183,7 @@ impl Text {
     }
 }
 
-/// Whether there is a byte below 0x20, which strings hold only escaped. Eight at a time: a loop over bytes would be the slowest part.
-#[inline]
-fn has_control(bytes: &[u8]) -> bool {
-    const ONES: u64 = 0x0101_0101_0101_0101;
-    let (words, rest) = bytes.as_chunks::<8>();
-    let mut found = 0u64;
-    for word in words {
-        let word = u64::from_le_bytes(*word);
-        found |= word.wrapping_sub(ONES * 0x20) & !word;
-    }
-    found & (ONES * 0x80) != 0 || rest.iter().any(|byte| *byte < 0x20)
+/// Whether this byte behind a backslash is the whole escape.
+const fn is_short_escape(byte: u8) -> bool {
+    matches!(byte, b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't')
 }
