@@ -80,6 +80,14 @@ impl Demands {
         self.allows_model(offer) && self.allows_labels(offer.labels) && self.allows_address(offer.address)
     }
 
+    /// Whether a session that is bound there may go on: taints repel newcomers only.
+    #[must_use]
+    pub fn keeps(&self, offer: Offer<'_>) -> bool {
+        self.allows_model(offer)
+            && self.require.iter().all(|label| label.is_in(offer.labels))
+            && self.allows_address(offer.address)
+    }
+
     fn allows_model(&self, offer: Offer<'_>) -> bool {
         let Some(model) = &self.model else { return true };
         offer.models.is_empty() || offer.models.iter().any(|served| serves(served, model, offer.labels))

@@ -67,13 +67,19 @@ pub fn round_robin(n: usize, cursor: u64) -> Option<usize> {
 /// Of two distinct uniform draws the one with fewer in flight; the first drawn on a tie.
 #[must_use]
 pub fn power_of_two(candidates: &[Candidate], draw: u64) -> Option<usize> {
-    let n = candidates.len();
-    let first = uniform(n, mix(draw, 0))?;
-    // Drawn among the others, so that the two are distinct and each pair is equally likely.
-    let Some(other) = uniform(n - 1, mix(draw, 1)) else { return Some(first) };
-    let second = if other < first { other } else { other + 1 };
+    let (first, second) = drawn_pair(candidates.len(), draw)?;
+    let Some(second) = second else { return Some(first) };
     let load = |at: usize| candidates.get(at).map_or(u64::MAX, |candidate| candidate.load);
     Some(if load(second) < load(first) { second } else { first })
+}
+
+/// Two distinct uniform draws of `n`; one where there is only one.
+#[must_use]
+pub fn drawn_pair(n: usize, draw: u64) -> Option<(usize, Option<usize>)> {
+    let first = uniform(n, mix(draw, 0))?;
+    // Drawn among the others, so that the two are distinct and each pair is equally likely.
+    let second = uniform(n - 1, mix(draw, 1)).map(|other| if other < first { other } else { other + 1 });
+    Some((first, second))
 }
 
 /// Least loaded among the CPU workers while they carry less than their share of the accelerators' load, else among accelerators.

@@ -76,6 +76,8 @@ pub enum Removal {
     Labels,
     /// The caller's list of endpoints does not have it.
     AllowList,
+    /// Others that might serve have more of the preferred labels.
+    Preference,
     /// The slot is overloaded while others are not. Also how a word this build does not know is read.
     #[serde(other)]
     Overload,

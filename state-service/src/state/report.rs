@@ -86,8 +86,7 @@ impl State {
                 let rank = self.known_rank(&worker, rank);
                 self.observe_slot(now, &worker, Observation::Answered { rank });
             }
-            // Kept from the moment there is a table for them.
-            Entry::Alias { .. } => self.counters.alias_learned += 1,
+            Entry::Alias { alias, session, pool } => self.alias_told(now, alias, session, &pool),
             Entry::VmGone { vm: dead } => self.vm_gone(vm, dead),
             Entry::Unknown => self.counters.entry_unknown += 1,
         }

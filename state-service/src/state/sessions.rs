@@ -118,11 +118,20 @@ impl Table {
         self.graves.len()
     }
 
+    /// Whether `id` is held or bound, or might become so without anybody giving way.
+    fn has_free_room(&self, id: SessionId) -> bool {
+        let standing = self.entries.get(&id).map_or(Standing::Empty, Session::standing);
+        matches!(standing, Standing::Held | Standing::Idle(_)) || self.live_len() < self.sessions_max
+    }
+
+    /// Whether [`Self::make_room`] would find some.
+    pub(super) fn has_room(&self, id: SessionId) -> bool {
+        self.has_free_room(id) || !self.idle.is_empty()
+    }
+
     /// Makes sure that `id` may become held or bound.
     pub(super) fn make_room(&mut self, id: SessionId) -> Room {
-        let standing = self.entries.get(&id).map_or(Standing::Empty, Session::standing);
-        let counted = matches!(standing, Standing::Held | Standing::Idle(_));
-        if counted || self.live_len() < self.sessions_max {
+        if self.has_free_room(id) {
             return Room::Free;
         }
         match self.idle.pop_first() {

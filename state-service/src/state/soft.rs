@@ -3,35 +3,32 @@
 //! Owns that question only: where the session goes instead is the policy's to say, and a move is a hold like any other.
 
 use super::State;
-use super::binding::Slot;
-use super::route::Asked;
+use super::judge::{Asked, Bound};
 use routing::contract::{Affinity, Policy, WorkerState, soft_stays};
-use routing::id::{PoolName, SessionId};
+use routing::id::SessionId;
 
 impl State {
     /// True of every session that is not soft: load never moves those. Nor does it where only callers choose.
-    pub(super) fn stays(&self, asked: &Asked, session: SessionId, bound: Slot) -> bool {
+    pub(super) fn stays(&self, asked: &Asked, session: SessionId, bound: Bound) -> bool {
         let pool = &asked.pool;
         if pool.affinity != Affinity::Soft || pool.policy == Policy::Direct {
             return true;
         }
-        // A move is under way: of two that move at once the second goes along.
-        self.open_hold(&pool.name, session).is_none() && self.carries(asked, bound)
+        // A move is under way: of two that move at once the second goes along, unless it may not go there.
+        let moving = self.open_hold(asked, session, Some(bound)).filter(|held| self.keeps(asked, *held));
+        moving.is_none() && self.carries(asked, bound)
     }
 
-    /// Whether the bound worker is good enough, compared with the best one that takes new sessions.
-    fn carries(&self, asked: &Asked, bound: Slot) -> bool {
-        let willing = self.workers.iter().filter(|w| w.spec.pool == asked.pool.name && w.state().takes_new());
-        let Some(best) = willing.map(|worker| worker.load_at(asked.now)).min() else { return true };
-        self.workers.by_hash(bound.worker).is_some_and(|worker| {
+    /// Whether the bound slot is good enough, compared with the best worker that takes new sessions.
+    fn carries(&self, asked: &Asked, bound: Bound) -> bool {
+        let field = self.field(asked, Some(bound.slot));
+        let Some(best) = field.best_load() else { return true };
+        self.workers.by_hash(bound.slot.worker).is_some_and(|worker| {
             let load = worker.load_at(asked.now);
-            worker.state() != WorkerState::Suspect && soft_stays(asked.pool.soft_margin_percent, load, best)
+            let busy = worker.is_overloaded(bound.slot) && !field.all_overloaded;
+            worker.state() != WorkerState::Suspect
+                && !busy
+                && soft_stays(asked.pool.soft_margin_percent, load, best)
         })
-    }
-
-    /// Slot of a session's hold, if it can still serve.
-    pub(super) fn open_hold(&self, pool: &PoolName, session: SessionId) -> Option<Slot> {
-        let slot = self.sessions.by_id(session)?.hold.as_ref()?.slot;
-        self.usable(pool, slot).map(|_| slot)
     }
 }

@@ -1,0 +1,448 @@
+//! Where a request goes, as a verdict: bound, joined, held afresh, unpinned or refused.
+//!
+//! Owns the order of these questions, and changes nothing: `route.rs` does what the verdict says, `explain.rs` shows it, so
+//! the two cannot differ. Turns whose caller names the target are in `named.rs`; whether a soft session stays is in `soft.rs`.
+
+use super::State;
+use super::binding::{Record, Slot};
+use super::choice::{Chosen, Field, concerns, pins};
+use super::limits::SEQ_MAX;
+use super::offer;
+use super::vms::VmId;
+use super::workers::Worker;
+use routing::contract::{
+    Affinity, Cached, OnAllOverloaded, OnOverload, Outcome, Policy, PoolInfo, Refusal, SessionRef, Target,
+};
+use routing::demand::Demands;
+use routing::hash::Phase;
+use routing::id::{PoolName, RequestId, SessionId, Version};
+use routing::time::Timestamp;
+
+/// One half of a request asks, at some time, with some luck.
+pub(super) struct Asked {
+    pub(super) now: Timestamp,
+    pub(super) seat: Seat,
+    pub(super) request: RequestId,
+    pub(super) pool: PoolInfo,
+    /// Prefill, or anything else.
+    pub(super) phase: Phase,
+    pub(super) session: Option<SessionRef>,
+    pub(super) cached: Option<Cached>,
+    pub(super) named: Option<Target>,
+    pub(super) demands: Demands,
+    /// Uniformly random.
+    pub(super) draw: u64,
+}
+
+/// What is known of the VM that asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Seat {
+    /// It is known.
+    Of(VmId),
+    /// It would be.
+    New,
+    /// There is no room for it.
+    Full,
+}
+
+/// A live binding whose slot can serve.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Bound {
+    pub(super) slot: Slot,
+    pub(super) version: Version,
+    /// Learned from the caller's cache just now.
+    pub(super) adopted: bool,
+}
+
+/// Where a request goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Verdict {
+    pub(super) act: Act,
+    /// The binding that this turn keeps alive.
+    pub(super) bound: Option<Bound>,
+    /// Where the pool's round robin stands now.
+    pub(super) turn: Option<u64>,
+    /// Every slot was overloaded, so the least loaded was taken.
+    pub(super) all_overloaded: bool,
+}
+
+/// What is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Act {
+    GoOn(Bound),
+    /// The binding has the named rank from now on.
+    AddRank(Slot),
+    /// Goes where another first turn of this session goes.
+    Join(Slot),
+    Hold(Slot, Fresh),
+    Unpinned(Slot, Loose),
+    NoWorker,
+    Refused(Refusal),
+    /// Left to the filter: this service is new.
+    Unsure,
+}
+
+/// Why there is a fresh hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fresh {
+    /// The session was bound nowhere.
+    First(Policy),
+    Named,
+    /// The bound slot is gone.
+    Rebound,
+    /// The bound slot carries too much for a soft session.
+    Moved,
+    /// The bound slot is excluded by the request's demands.
+    Excluded,
+}
+
+/// Why a request is pinned nowhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Loose {
+    /// Nothing is pinned here.
+    Plain(Policy),
+    Named,
+    /// Every session in the table is held.
+    TableFull,
+    /// Too many VMs were heard of.
+    VmsFull,
+    /// The request is over already.
+    Over,
+    /// The bound slot is overloaded.
+    Spilled,
+    /// The session is held where this request's demands exclude it.
+    Excluded,
+}
+
+impl Asked {
+    pub(super) fn session_id(&self) -> Option<SessionId> {
+        self.session.map(|session| session.id)
+    }
+
+    /// The session, where sessions are kept.
+    pub(super) fn pinned(&self) -> Option<SessionRef> {
+        self.session.filter(|_| pins(&self.pool))
+    }
+
+    /// Only the slot in the answer will do.
+    pub(super) fn is_exact(&self) -> bool {
+        self.named.is_some() || self.pool.policy == Policy::Direct
+    }
+
+    /// Whether a worker is of the pool and phase asked for.
+    pub(super) fn concerns(&self, worker: &Worker) -> bool {
+        worker.spec.pool == self.pool.name && concerns(self.phase, worker.spec.phase)
+    }
+
+    /// Each phase of a pool has its own turn.
+    pub(super) fn turn_key(&self) -> (PoolName, bool) {
+        (self.pool.name.clone(), self.phase == Phase::Prefill)
+    }
+}
+
+impl State {
+    pub(super) fn judge(&self, asked: &Asked) -> Verdict {
+        if self.leaves_to_filter(asked.now, &asked.pool, asked.session, asked.cached) {
+            return Act::Unsure.alone();
+        }
+        match (&asked.named, asked.pinned()) {
+            (Some(named), _) => self.judge_named(asked, named),
+            (None, Some(session)) => self.judge_pinned(asked, session),
+            (None, None) => self.judge_loose(asked),
+        }
+    }
+
+    fn judge_pinned(&self, asked: &Asked, session: SessionRef) -> Verdict {
+        let Some(bound) = self.binding(asked, session) else {
+            return self.place(asked, session, None, None);
+        };
+        if !self.keeps(asked, bound.slot) {
+            return match asked.pool.affinity {
+                Affinity::Soft => self.place(asked, session, Some(bound), Some(Fresh::Excluded)),
+                Affinity::Hard | Affinity::Off => Act::Refused(Refusal::Excluded).alone(),
+            };
+        }
+        if !self.stays(asked, session.id, bound) {
+            return self.place(asked, session, Some(bound), Some(Fresh::Moved));
+        }
+        if self.is_overloaded(bound.slot) { self.overloaded(asked, bound) } else { bound.go_on() }
+    }
+
+    /// A session that is bound nowhere, or leaves its binding for a reason: joins a hold, or gets one.
+    fn place(
+        &self,
+        asked: &Asked,
+        session: SessionRef,
+        bound: Option<Bound>,
+        leaves: Option<Fresh>,
+    ) -> Verdict {
+        let stays = bound.filter(|_| leaves == Some(Fresh::Moved));
+        let field = self.field(asked, bound.map(|bound| bound.slot));
+        if let Some(why) = self.cannot_own(asked) {
+            return stays.map_or_else(|| self.loose(asked, &field, |_| why), Bound::go_on);
+        }
+        if let Some(held) = self.open_hold(asked, session.id, bound) {
+            return match asked.pool.affinity {
+                _ if self.keeps(asked, held) => Act::Join(held).keeping(bound),
+                Affinity::Soft => self.loose(asked, &field, |_| Loose::Excluded),
+                Affinity::Hard | Affinity::Off => Act::Refused(Refusal::Excluded).alone(),
+            };
+        }
+        let choice = self.choose(asked, &field);
+        let act = match (choice.chosen, stays) {
+            // The policy chose where it is, or nobody else.
+            (Chosen::Worker(worker, _), Some(bound)) if worker == bound.slot.worker => Act::GoOn(bound),
+            (Chosen::Caller | Chosen::Nobody | Chosen::Unmet, Some(bound)) => Act::GoOn(bound),
+            (Chosen::Overloaded, Some(bound)) if !self.is_overloaded(bound.slot) => Act::GoOn(bound),
+            (Chosen::Worker(worker, policy), _) => {
+                let slot = self.new_slot(&asked.pool, worker, session.rank_hash, asked.draw);
+                self.hold_at(asked, session, slot, leaves.unwrap_or(Fresh::First(policy)))
+            }
+            (nobody, _) => nobody.refusal(),
+        };
+        let all_overloaded = field.all_overloaded && act.places();
+        Verdict { bound, turn: choice.turn, all_overloaded, ..act.alone() }
+    }
+
+    /// A fresh hold, if there is room for one more session.
+    pub(super) fn hold_at(&self, asked: &Asked, session: SessionRef, slot: Slot, why: Fresh) -> Act {
+        let was_bound = self.live_record(asked.now, session.id).is_some_and(|record| record.slot().is_some());
+        match why {
+            _ if !self.sessions.has_room(session.id) => Act::Unpinned(slot, Loose::TableFull),
+            Fresh::First(_) | Fresh::Named if was_bound => Act::Hold(slot, Fresh::Rebound),
+            why => Act::Hold(slot, why),
+        }
+    }
+
+    /// A turn that pins nothing.
+    fn judge_loose(&self, asked: &Asked) -> Verdict {
+        self.loose(asked, &self.field(asked, None), Loose::Plain)
+    }
+
+    fn loose(&self, asked: &Asked, field: &Field<'_>, why: impl Fn(Policy) -> Loose) -> Verdict {
+        let choice = self.choose(asked, field);
+        let act = match choice.chosen {
+            Chosen::Worker(worker, policy) => {
+                Act::Unpinned(self.plain_slot(&asked.pool, worker, asked.session), why(policy))
+            }
+            nobody => nobody.refusal(),
+        };
+        Verdict { turn: choice.turn, all_overloaded: field.all_overloaded && act.places(), ..act.alone() }
+    }
+
+    /// A bound turn whose slot is alive but overloaded. One that waits has waited by now.
+    fn overloaded(&self, asked: &Asked, bound: Bound) -> Verdict {
+        match (asked.pool.on_overload, asked.pool.affinity) {
+            (OnOverload::Refuse, Affinity::Hard) => Act::Refused(Refusal::Overloaded).keeping(Some(bound)),
+            // Elsewhere is nobody's to choose.
+            _ if asked.is_exact() => bound.go_on(),
+            // A soft one that stays has nobody better to go to.
+            (OnOverload::Spill | OnOverload::Wait | OnOverload::Refuse, _) => self.spill(asked, bound),
+        }
+    }
+
+    /// Served elsewhere this once. Where everybody is overloaded nobody is better than the one that has its prefix.
+    fn spill(&self, asked: &Asked, bound: Bound) -> Verdict {
+        let field = self.field(asked, Some(bound.slot));
+        if field.all_overloaded && asked.pool.on_all_overloaded == OnAllOverloaded::Refuse {
+            return Act::Refused(Refusal::Overloaded).keeping(Some(bound));
+        }
+        if field.all_overloaded {
+            return bound.go_on();
+        }
+        let spilled = self.loose(asked, &field, |_| Loose::Spilled);
+        if spilled.act.places() { Verdict { bound: Some(bound), ..spilled } } else { bound.go_on() }
+    }
+
+    /// Why a request cannot own a hold.
+    pub(super) fn cannot_own(&self, asked: &Asked) -> Option<Loose> {
+        match asked.seat {
+            Seat::Full => Some(Loose::VmsFull),
+            Seat::Of(vm) if self.vms.is_over(vm, asked.request) => Some(Loose::Over),
+            Seat::Of(_) | Seat::New => None,
+        }
+    }
+
+    /// The live binding, if its slot can serve this phase: the caller's, if that is newer than ours.
+    pub(super) fn binding(&self, asked: &Asked, session: SessionRef) -> Option<Bound> {
+        if let Some(adopted) = self.adoptable(asked, session) {
+            return Some(adopted);
+        }
+        let record = self.live_record(asked.now, session.id)?;
+        let slot = record.slot()?;
+        self.worker_for(asked, slot)?;
+        Some(Bound { slot, version: record.version, adopted: false })
+    }
+
+    fn adoptable(&self, asked: &Asked, session: SessionRef) -> Option<Bound> {
+        let cached = asked.cached.filter(|cached| is_plausible(cached.version))?;
+        let slot = Slot::new(cached.worker_hash, cached.rank);
+        let known = self.sessions.by_id(session.id).and_then(|session| session.record);
+        let newer = known.is_none_or(|known| cached.version > known.version);
+        let fits = newer && self.worker_for(asked, slot).is_some() && self.sessions.has_room(session.id);
+        fits.then_some(Bound { slot, version: cached.version, adopted: true })
+    }
+
+    /// The worker of a slot that can serve this question, unless its demands forbid it.
+    pub(super) fn worker_for(&self, asked: &Asked, slot: Slot) -> Option<&Worker> {
+        self.usable(&asked.pool.name, slot).filter(|worker| asked.concerns(worker))
+    }
+
+    /// Whether what is placed there may go on, as far as the request's demands go.
+    pub(super) fn keeps(&self, asked: &Asked, slot: Slot) -> bool {
+        let worker = self.workers.by_hash(slot.worker);
+        worker.is_some_and(|worker| offer::keeps(&asked.demands, worker, slot.rank()))
+    }
+
+    /// Whether a slot is overloaded.
+    pub(super) fn is_overloaded(&self, slot: Slot) -> bool {
+        self.workers.by_hash(slot.worker).is_some_and(|worker| worker.is_overloaded(slot))
+    }
+
+    /// Slot of a session's hold, if it can still serve. A binding learned just now ends it.
+    pub(super) fn open_hold(&self, asked: &Asked, session: SessionId, bound: Option<Bound>) -> Option<Slot> {
+        let slot = self.sessions.by_id(session)?.hold.as_ref()?.slot;
+        let ended = bound.is_some_and(|bound| bound.adopted);
+        self.worker_for(asked, slot).filter(|_| !ended).map(|_| slot)
+    }
+
+    /// What is known of a session, unless its time is over.
+    pub(super) fn live_record(&self, now: Timestamp, id: SessionId) -> Option<Record> {
+        self.sessions.by_id(id)?.record.filter(|record| !record.is_expired(now))
+    }
+}
+
+/// A version that nobody can have given would end all counting.
+pub(super) const fn is_plausible(version: Version) -> bool {
+    version.seq <= SEQ_MAX
+}
+
+impl Bound {
+    /// Goes where the session is bound.
+    pub(super) const fn go_on(self) -> Verdict {
+        Act::GoOn(self).keeping(Some(self))
+    }
+}
+
+impl Chosen {
+    /// What becomes of a request when nobody was chosen.
+    const fn refusal(self) -> Act {
+        match self {
+            Self::Caller => Act::Refused(Refusal::WorkerRequired),
+            Self::Unmet => Act::Refused(Refusal::Unmet),
+            Self::Overloaded => Act::Refused(Refusal::Overloaded),
+            Self::Nobody | Self::Worker(..) => Act::NoWorker,
+        }
+    }
+}
+
+impl Act {
+    /// A verdict about no binding.
+    pub(super) const fn alone(self) -> Verdict {
+        self.keeping(None)
+    }
+
+    pub(super) const fn keeping(self, bound: Option<Bound>) -> Verdict {
+        Verdict { act: self, bound, turn: None, all_overloaded: false }
+    }
+
+    /// Where it goes.
+    pub(super) const fn slot(self) -> Option<Slot> {
+        match self {
+            Self::GoOn(Bound { slot, .. })
+            | Self::AddRank(slot)
+            | Self::Join(slot)
+            | Self::Hold(slot, _)
+            | Self::Unpinned(slot, _) => Some(slot),
+            Self::NoWorker | Self::Refused(_) | Self::Unsure => None,
+        }
+    }
+
+    const fn places(self) -> bool {
+        matches!(self, Self::Hold(..) | Self::Unpinned(..))
+    }
+
+    pub(super) const fn outcome(self) -> Outcome {
+        match self {
+            Self::GoOn(_) | Self::AddRank(_) => Outcome::Bound,
+            Self::Join(_) | Self::Hold(..) => Outcome::Held,
+            Self::Unpinned(..) => Outcome::Unpinned,
+            Self::NoWorker => Outcome::NoWorker,
+            Self::Refused(_) => Outcome::Refused,
+            Self::Unsure => Outcome::Unsure,
+        }
+    }
+
+    pub(super) const fn refusal(self) -> Option<Refusal> {
+        match self {
+            Self::Refused(refusal) => Some(refusal),
+            _ => None,
+        }
+    }
+
+    /// One word for logs.
+    pub(super) const fn reason(self) -> &'static str {
+        match self {
+            Self::GoOn(Bound { adopted: true, .. }) => "adopted",
+            Self::GoOn(_) => "bound",
+            Self::AddRank(_) => "rank_added",
+            Self::Join(_) => "joined",
+            Self::Hold(_, why) => why.word(),
+            Self::Unpinned(_, why) => why.word(),
+            Self::NoWorker => "no_worker",
+            Self::Refused(refusal) => refusal_word(refusal),
+            Self::Unsure => "settling",
+        }
+    }
+}
+
+impl Fresh {
+    const fn word(self) -> &'static str {
+        match self {
+            Self::First(policy) => policy_word(policy),
+            Self::Named => "named",
+            Self::Rebound => "rebound",
+            Self::Moved => "moved",
+            Self::Excluded => "excluded",
+        }
+    }
+}
+
+impl Loose {
+    const fn word(self) -> &'static str {
+        match self {
+            Self::Plain(policy) => policy_word(policy),
+            Self::Named => "named",
+            Self::TableFull => "table_full",
+            Self::VmsFull => "vms_full",
+            Self::Over => "over",
+            Self::Spilled => "spilled",
+            Self::Excluded => "excluded",
+        }
+    }
+}
+
+const fn policy_word(policy: Policy) -> &'static str {
+    match policy {
+        Policy::LeastLoaded => "least_loaded",
+        Policy::RoundRobin => "round_robin",
+        Policy::Random => "random",
+        Policy::PowerOfTwo => "power_of_two",
+        Policy::DeviceAware => "device_aware",
+        Policy::Direct => "direct",
+        Policy::SessionHash => "session_hash",
+    }
+}
+
+const fn refusal_word(refusal: Refusal) -> &'static str {
+    match refusal {
+        Refusal::WorkerRequired => "worker_required",
+        Refusal::WorkerUnknown => "worker_unknown",
+        Refusal::RankUndeclared => "rank_undeclared",
+        Refusal::BoundElsewhere => "bound_elsewhere",
+        Refusal::Excluded => "excluded",
+        Refusal::Unmet => "unmet",
+        Refusal::Overloaded => "overloaded",
+        Refusal::WorkerUnavailable => "worker_unavailable",
+    }
+}
