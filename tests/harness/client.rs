@@ -8,10 +8,14 @@ use reqwest::header::HeaderMap;
 use reqwest::{Method, RequestBuilder};
 use serde_json::{Value, json};
 
+use crate::sse;
+
 /// The header a session's key travels in.
 pub const SESSION: &str = "x-session-id";
 /// The path most tests use.
 pub const CHAT: &str = "/v1/chat/completions";
+/// OpenAI's newer path.
+pub const RESPONSES: &str = "/v1/responses";
 /// The model every fake engine serves.
 pub const MODEL: &str = "tiny";
 /// No turn of a test takes longer.
@@ -65,6 +69,23 @@ impl Turn {
     pub fn slot(&self) -> Option<Slot> {
         let rank = self.header("x-engine-rank").and_then(|text| text.parse().ok());
         Some(Slot { worker: self.header("x-engine-name")?.to_owned(), rank })
+    }
+
+    /// Who computed the prompt, where another engine than the one that served did.
+    #[must_use]
+    pub fn prefilled(&self) -> Option<Slot> {
+        let rank = self.header("x-prefill-engine-rank").and_then(|text| text.parse().ok());
+        Some(Slot { worker: self.header("x-prefill-engine-name")?.to_owned(), rank })
+    }
+
+    /// The id of a response, streamed or not.
+    #[must_use]
+    pub fn response_id(&self) -> Option<String> {
+        let whole = self.json()["id"].as_str().map(str::to_owned);
+        whole.or_else(|| {
+            let first: Value = serde_json::from_str(sse::payloads(&self.body).first()?).ok()?;
+            first["response"]["id"].as_str().map(str::to_owned)
+        })
     }
 
     /// The body as JSON; null when it is none.
@@ -124,7 +145,38 @@ impl Client {
     /// A chat request with a whole conversation, to build on.
     pub fn messages(&self, session: Option<&str>, messages: &Value, tokens_max: u32) -> RequestBuilder {
         let body = json!({"model": MODEL, "messages": messages, "max_tokens": tokens_max});
-        let request = self.request(Method::POST, CHAT).json(&body);
+        self.post(CHAT, session, &body)
+    }
+
+    /// A POST of JSON that carries the session, to build on.
+    pub fn post(&self, path: &str, session: Option<&str>, body: &Value) -> RequestBuilder {
+        let request = self.request(Method::POST, path).json(body);
+        match session {
+            Some(key) => request.header(SESSION, key),
+            None => request,
+        }
+    }
+
+    /// A request for a response that goes on from an earlier one, to build on.
+    pub fn respond(&self, session: Option<&str>, input: &str, previous: Option<&str>) -> RequestBuilder {
+        let mut body = json!({"model": MODEL, "input": input, "max_output_tokens": 4});
+        if let Some(id) = previous {
+            body["previous_response_id"] = json!(id);
+        }
+        self.post(RESPONSES, session, &body)
+    }
+
+    /// A sound to be written down, as a form with a file of so many bytes; to build on.
+    pub fn transcribe(&self, session: Option<&str>, bytes: usize) -> RequestBuilder {
+        let mut body = format!(
+            "--rankpin\r\ncontent-disposition: form-data; name=\"model\"\r\n\r\n{MODEL}\r\n--rankpin\r\n\
+             content-disposition: form-data; name=\"file\"; filename=\"a.wav\"\r\n\r\n"
+        )
+        .into_bytes();
+        body.resize(body.len() + bytes, 0xfe);
+        body.extend_from_slice(b"\r\n--rankpin--\r\n");
+        let request = self.request(Method::POST, "/v1/audio/transcriptions").body(body);
+        let request = request.header("content-type", "multipart/form-data; boundary=rankpin");
         match session {
             Some(key) => request.header(SESSION, key),
             None => request,

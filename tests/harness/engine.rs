@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::artifacts;
 use crate::child::Child;
@@ -48,13 +48,16 @@ pub struct EngineSpec {
     pub numbering: Numbering,
     /// More arguments of the program.
     pub more: Vec<String>,
+    /// More fields of its declaration, `engine` among them.
+    pub declared: Map<String, Value>,
 }
 
 impl EngineSpec {
     /// So many ranks from 0, counted globally.
     #[must_use]
     pub fn new(name: &str, ranks: u32) -> Self {
-        Self { name: name.to_owned(), ranks, dp_start: 0, numbering: Numbering::Global, more: Vec::new() }
+        let (more, declared) = (Vec::new(), Map::from_iter([("engine".to_owned(), json!("vllm"))]));
+        Self { name: name.to_owned(), ranks, dp_start: 0, numbering: Numbering::Global, more, declared }
     }
 
     /// Ranks start there.
@@ -68,6 +71,32 @@ impl EngineSpec {
     #[must_use]
     pub fn numbered(mut self, numbering: Numbering) -> Self {
         self.numbering = numbering;
+        self
+    }
+
+    /// It is that engine (`vllm`, `sglang`, `trtllm`) in that version, and is declared so.
+    #[must_use]
+    pub fn engine(self, engine: &str, version: &str) -> Self {
+        let spec = self.with(&["--engine", engine, "--engine-version", version]);
+        spec.declaring("engine", json!(engine)).declaring("engine_version", json!(version))
+    }
+
+    /// It computes prompts for others.
+    #[must_use]
+    pub fn prefills(self) -> Self {
+        self.with(&["--role", "prefill"]).declaring("phase", json!("prefill"))
+    }
+
+    /// It has prompts computed by the one that a request names.
+    #[must_use]
+    pub fn decodes(self) -> Self {
+        self.with(&["--role", "decode"]).declaring("phase", json!("decode"))
+    }
+
+    /// Its declaration has this field: `pool`, `models`, `labels`, `rank_in`, …
+    #[must_use]
+    pub fn declaring(mut self, field: &str, value: Value) -> Self {
+        self.declared.insert(field.to_owned(), value);
         self
     }
 
@@ -95,8 +124,12 @@ pub struct Seen {
     body_base64: Option<String>,
     /// The rank header as it came.
     pub rank_header: Option<String>,
+    /// What the body says of a rank, as `NAME=VALUE`; the name is SGLang's newer one if it has both.
+    pub rank_in_body: Option<String>,
     /// Global number of the rank that served.
     pub rank: Option<u32>,
+    /// The conversation that chose it, at a TensorRT-LLM.
+    pub conversation: Option<String>,
     /// Status answered.
     pub status: Option<u16>,
 }
@@ -173,7 +206,9 @@ impl Engine {
     /// The body of the `PUT /v1/workers/NAME` that declares it as it is.
     #[must_use]
     pub fn declaration(&self) -> String {
-        json!({"engine": "vllm", "endpoints": [self.endpoint()]}).to_string()
+        let mut declared = self.spec.declared.clone();
+        declared.insert("endpoints".to_owned(), json!([self.endpoint()]));
+        Value::Object(declared).to_string()
     }
 
     /// It as an endpoint of a declaration.
@@ -185,7 +220,7 @@ impl Engine {
             "dp_start": dp_start, "dp_size": ranks})
     }
 
-    /// What it was asked under `/v1/`, oldest first: neither probes nor control calls.
+    /// What it was asked under `/v1/` and at `/generate`, oldest first: neither probes nor control calls.
     ///
     /// # Errors
     /// It does not answer.
@@ -195,7 +230,8 @@ impl Engine {
             requests: Vec<Seen>,
         }
         let listing: Listing = serde_json::from_value(self.control("GET", "requests", None).await?)?;
-        Ok(listing.requests.into_iter().filter(|one| one.path.starts_with("/v1/")).collect())
+        let counts = |one: &Seen| one.path.starts_with("/v1/") || one.path == "/generate";
+        Ok(listing.requests.into_iter().filter(counts).collect())
     }
 
     /// Forgets what it was asked.
@@ -220,6 +256,24 @@ impl Engine {
     /// It does not answer.
     pub async fn heal(&self) -> Result<()> {
         self.control("DELETE", "fault", None).await.map(drop)
+    }
+
+    /// What its metrics say of a rank (global number; `None`: all) instead of the truth: fields `running`, `waiting`,
+    /// `kv_usage`, `absent`; until [`Engine::tell_the_truth`].
+    ///
+    /// # Errors
+    /// It knows no such field.
+    pub async fn gauges(&self, rank: Option<u32>, mut fields: Value) -> Result<()> {
+        fields["rank"] = json!(rank);
+        self.control("POST", "gauges", Some(fields)).await.map(drop)
+    }
+
+    /// Its metrics are its own again.
+    ///
+    /// # Errors
+    /// It does not answer.
+    pub async fn tell_the_truth(&self) -> Result<()> {
+        self.control("DELETE", "gauges", None).await.map(drop)
     }
 
     /// Closes its port: connections end, new ones are refused, and nobody else gets the port.
