@@ -3,14 +3,17 @@
 //! Built once per version, never per request. Does not know where the blobs come from.
 
 use crate::contract::{
-    Affinity, Device, EndpointInfo, Engine, Fleet, PoolInfo, RankNumbering, Ranks, Topology, WorkerInfo,
-    WorkerState,
+    Affinity, Device, EndpointInfo, Fleet, OnAllOverloaded, OnOverload, PoolInfo, RankNumbering, Ranks,
+    Topology, WorkerInfo, WorkerState,
 };
-use crate::hash::{hashed_rank, worker_hash};
+use crate::demand::{Offer, TAINT};
+use crate::engine::{Dialect, OnWire, Surface, number};
+use crate::hash::{Phase, hashed_rank, worker_hash};
 use crate::header;
 use crate::id::{PoolName, Rank, RankHash, WorkerId};
 use crate::policy::{Candidate, Rules};
 use crate::time::Millis;
+use std::collections::BTreeMap;
 
 /// The pool of workers that name none, and of listeners that name none where there are several.
 const DEFAULT_POOL: &str = "default";
@@ -30,10 +33,26 @@ pub struct Pool {
     pub soft_margin_percent: u32,
     /// Idle time after which a binding expires.
     pub ttl: Millis,
+    /// What becomes of a bound turn whose slot is overloaded.
+    pub on_overload: OnOverload,
+    /// The longest wait for an overloaded slot.
+    pub wait: Millis,
+    /// What becomes of a turn when every slot is.
+    pub on_all_overloaded: OnAllOverloaded,
+    /// Models it serves; empty: whatever is asked for.
+    pub models: Vec<String>,
     /// Name of its Envoy cluster under `endpoints` steering.
     pub cluster: String,
-    /// Indices into [`Directory::workers`], by worker id.
+    /// The half of a request that its members do; part of a session's id.
+    pub phase: Phase,
+    /// Workers that answer requests: indices into [`Directory::workers`], by worker id.
     pub members: Vec<usize>,
+    /// The prefill half of a split pool, like a pool of its own.
+    pub prefill: Option<Box<Pool>>,
+    /// Whether some member refuses requests that demand nothing.
+    pub tainted: bool,
+    /// Whether some member wants to be told of conversations in `x-session-id`.
+    pub conversations: bool,
 }
 
 /// A worker and what is known of it.
@@ -45,8 +64,8 @@ pub struct Worker {
     pub hash: u64,
     /// Index of its pool in [`Directory::pools`].
     pub pool: usize,
-    /// Its engine.
-    pub engine: Engine,
+    /// How its engine takes a rank.
+    pub dialect: Dialect,
     /// Share in weighted choices.
     pub weight: u32,
     /// What it computes on.
@@ -65,6 +84,18 @@ pub struct Worker {
     pub fleet_in_flight: u32,
     /// What the service counts its recent failures as, in requests.
     pub fleet_penalty: u32,
+    /// Requests its engine has taken and not begun, as last heard.
+    pub waiting: u32,
+    /// Ranks that are overloaded.
+    pub overloaded: Vec<Rank>,
+    /// Whether all of them are.
+    pub all_overloaded: bool,
+    /// Which half of a split pool it is.
+    pub phase: Phase,
+    /// Models it serves; empty: whatever its pool serves.
+    pub models: Vec<String>,
+    /// Words of the operator.
+    pub labels: BTreeMap<String, String>,
 }
 
 /// One address of a worker.
@@ -80,15 +111,6 @@ pub struct Endpoint {
     pub dp_start: u32,
     /// How many ranks here.
     pub dp_size: u32,
-}
-
-/// The rank as an endpoint wants it in its header.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct WireRank {
-    /// Header name.
-    pub header: &'static str,
-    /// Plain ASCII digits.
-    pub value: String,
 }
 
 /// Everything indexed. Workers are sorted by id, so that all VMs and replicas choose alike.
@@ -133,7 +155,7 @@ impl Directory {
         for (at, worker) in self.workers.iter().enumerate() {
             self.by_hash.push((worker.hash, at));
             if let Some(pool) = self.pools.get_mut(worker.pool) {
-                pool.members.push(at);
+                join(pool, at, worker);
             }
             for (nth, endpoint) in worker.endpoints.iter().enumerate() {
                 self.by_address.push((endpoint.address.clone(), at, nth));
@@ -155,6 +177,9 @@ impl Directory {
             worker.state = status.state;
             worker.fleet_in_flight = status.in_flight;
             worker.fleet_penalty = status.penalty;
+            worker.waiting = status.waiting;
+            worker.overloaded.clone_from(&status.overloaded);
+            worker.all_overloaded = status.all_overloaded;
         }
         self.suspects = self.workers.iter().filter(|w| w.state == WorkerState::Suspect).count();
     }
@@ -196,23 +221,36 @@ impl Directory {
         worker.endpoints.get(*endpoint).map(|endpoint| (worker, endpoint))
     }
 
-    /// Workers of a pool that may take new sessions; suspects only when there is nothing better.
+    /// The pool that serves a model: the one that lists it, itself or as the base of `base:adapter`; else the only pool
+    /// that lists none.
     #[must_use]
-    pub fn open_workers(&self, pool: &Pool) -> Vec<usize> {
-        let open = self.members(pool, WorkerState::takes_new);
-        if open.is_empty() { self.members(pool, |state| state == WorkerState::Suspect) } else { open }
+    pub fn pool_of_model(&self, model: &str) -> Option<&Pool> {
+        let lists =
+            |name: &str| self.pools.iter().find(|pool| pool.models.iter().any(|served| served == name));
+        let base = || model.split_once(':').and_then(|(base, _)| lists(base));
+        let open = || {
+            let mut open = self.pools.iter().filter(|pool| pool.models.is_empty());
+            open.next().filter(|_| open.next().is_none())
+        };
+        lists(model).or_else(base).or_else(open)
     }
 
-    fn members(&self, pool: &Pool, keep: fn(WorkerState) -> bool) -> Vec<usize> {
-        let kept = |at: &usize| self.workers.get(*at).is_some_and(|w| keep(w.state));
+    /// Workers of a pool that may take new sessions, of those `allowed`; suspects only when there is nothing better.
+    #[must_use]
+    pub fn open_workers(&self, pool: &Pool, allowed: impl Fn(&Worker) -> bool) -> Vec<usize> {
+        let open = self.members(pool, |worker| worker.state.takes_new() && allowed(worker));
+        if open.is_empty() {
+            self.members(pool, |worker| worker.state == WorkerState::Suspect && allowed(worker))
+        } else {
+            open
+        }
+    }
+
+    /// Members of a pool that are kept.
+    #[must_use]
+    pub fn members(&self, pool: &Pool, keep: impl Fn(&Worker) -> bool) -> Vec<usize> {
+        let kept = |at: &usize| self.workers.get(*at).is_some_and(&keep);
         pool.members.iter().copied().filter(kept).collect()
-    }
-
-    /// Workers of a pool among which `session_hash` divides its sessions. Suspects keep theirs, as bound sessions stay; workers
-    /// that drain or are down serve none.
-    #[must_use]
-    pub fn hashed_workers(&self, pool: &Pool) -> Vec<usize> {
-        self.members(pool, WorkerState::is_open)
     }
 
     /// How many workers may serve bound sessions.
@@ -235,6 +273,28 @@ impl Directory {
 }
 
 impl Worker {
+    fn is_tainted(&self) -> bool {
+        self.labels.keys().any(|key| key.starts_with(TAINT))
+    }
+
+    /// Whether the slot is overloaded; without a rank: whether every one is.
+    #[must_use]
+    pub fn is_overloaded(&self, rank: Option<Rank>) -> bool {
+        self.all_overloaded || rank.is_some_and(|rank| self.overloaded.contains(&rank))
+    }
+
+    /// What it offers a request that would go to this rank.
+    #[must_use]
+    pub fn offer(&self, rank: Option<Rank>) -> Offer<'_> {
+        let only = || self.endpoints.first().filter(|_| self.endpoints.len() == 1);
+        let endpoint = match rank {
+            Some(rank) => self.endpoints.iter().find(|endpoint| endpoint.serves(rank)),
+            None => only(),
+        };
+        let address = endpoint.map(|endpoint| endpoint.address.as_str()).filter(|a| !a.is_empty());
+        Offer { models: &self.models, labels: &self.labels, address }
+    }
+
     /// The rank a session without a bound rank gets here; `None` on a single rank.
     #[must_use]
     pub fn hashed_rank(&self, hash: RankHash) -> Option<Rank> {
@@ -298,17 +358,31 @@ impl Endpoint {
         rank.0 >= self.dp_start && rank.0 - self.dp_start < self.dp_size
     }
 
-    /// The header that names `rank` here, or `None` when none may be sent: one rank, engine takes none, or rank not here.
+    /// How `rank` of its `worker` is told here; nothing where none may be: one rank, a request on which the engine reads none, or
+    /// a rank that is not here.
     #[must_use]
-    pub fn wire_rank(&self, engine: Engine, worker_ranks: u32, rank: Option<Rank>) -> Option<WireRank> {
-        let rank = rank.filter(|rank| worker_ranks > 1 && self.serves(*rank))?;
-        let takes_header = !matches!(engine, Engine::Trtllm);
-        let number = match self.numbering {
-            RankNumbering::Global => rank.0,
-            RankNumbering::Local => rank.0 - self.dp_start,
-            RankNumbering::None => return None,
-        };
-        takes_header.then(|| WireRank { header: header::VLLM_RANK, value: number.to_string() })
+    pub fn on_wire(&self, worker: &Worker, surface: Surface, rank: Option<Rank>) -> OnWire {
+        let told = self.told(worker, rank);
+        told.map_or(OnWire::Nothing, |number| worker.dialect.on_wire(surface, number))
+    }
+
+    /// The rank that a request for `rank` is served by here: that one if it is told, or the only one; else the engine chooses.
+    #[must_use]
+    pub fn carried(&self, worker: &Worker, surface: Surface, rank: Option<Rank>) -> Option<Rank> {
+        let told = || self.told(worker, rank).is_some() && worker.dialect.honours_rank(surface);
+        rank.filter(|rank| self.serves(*rank) && (self.dp_size == 1 || told()))
+    }
+
+    /// The rank as this endpoint counts it, where it has several.
+    #[must_use]
+    pub fn number(&self, worker: &Worker, rank: Option<Rank>) -> Option<u32> {
+        self.told(worker, rank)
+    }
+
+    /// The rank as it is counted here.
+    fn told(&self, worker: &Worker, rank: Option<Rank>) -> Option<u32> {
+        let rank = rank.filter(|rank| worker.dp_size > 1 && self.serves(*rank))?;
+        number(self.numbering, self.dp_start, rank.0)
     }
 }
 
@@ -320,8 +394,37 @@ fn pool(info: &PoolInfo) -> Pool {
         ranks: info.ranks(),
         soft_margin_percent: info.soft_margin_percent,
         ttl: info.ttl_ms,
+        on_overload: info.on_overload,
+        wait: info.wait_ms,
+        on_all_overloaded: info.on_all_overloaded,
+        models: info.models.clone(),
         cluster: format!("{}{}", header::cluster::POOL_PREFIX, info.name),
+        phase: Phase::Aggregated,
         members: Vec::new(),
+        prefill: None,
+        tainted: false,
+        conversations: false,
+    }
+}
+
+/// Adds a worker to its pool, or to the prefill half. One worker that does half a request makes the pool a split one, whose
+/// sessions have an id for each half.
+fn join(pool: &mut Pool, at: usize, worker: &Worker) {
+    if worker.phase != Phase::Aggregated {
+        pool.phase = Phase::Decode;
+    }
+    if worker.phase == Phase::Prefill {
+        let half = pool.prefill.take().unwrap_or_else(|| {
+            let (members, tainted, conversations) = (Vec::new(), false, false);
+            Box::new(Pool { phase: Phase::Prefill, members, tainted, conversations, ..pool.clone() })
+        });
+        let half = pool.prefill.insert(half);
+        half.members.push(at);
+        half.tainted |= worker.is_tainted();
+    } else {
+        pool.members.push(at);
+        pool.tainted |= worker.is_tainted();
+        pool.conversations |= worker.dialect.wants_conversation();
     }
 }
 
@@ -336,7 +439,7 @@ fn worker(info: &WorkerInfo, pools: &[Pool]) -> Option<Worker> {
         id: info.id.clone(),
         hash: worker_hash(&info.id),
         pool,
-        engine: info.engine,
+        dialect: Dialect::new(info.engine, info.engine_version.as_deref(), info.rank_in),
         weight: info.weight.max(1),
         device: info.device,
         endpoints,
@@ -346,6 +449,12 @@ fn worker(info: &WorkerInfo, pools: &[Pool]) -> Option<Worker> {
         first_slot: info.first_slot,
         fleet_in_flight: 0,
         fleet_penalty: 0,
+        waiting: 0,
+        overloaded: Vec::new(),
+        all_overloaded: false,
+        phase: info.phase,
+        models: info.models.clone(),
+        labels: info.labels.clone(),
     })
 }
 

@@ -2,35 +2,45 @@
 //!
 //! ```text
 //!   AwaitHead ─head: session_hash, no session, cached, named─► Placed ─head of the answer─► Placed ─end─► Done
-//!       │                                                        ▲
-//!       └─head: first turn, soft past its margin─► Routing ─reply | late | failed┘─► Refused
-//!       └─head: key too long, target that cannot be served─► Refused        └─head: no topology─► Passed
+//!     │    │                                                     ▲
+//!     │    ├─head: first turn, soft past its margin─► Routing ─reply | late | failed┘─► Refused
+//!     │    └─head: key too long, target that cannot be served─► Refused        └─head: no topology─► Passed
+//!     └─head: key or pool in the body─► Reading ─end | budget | missing: as from the head
 //! ```
 //! A pinned turn goes AwaitHead → Placed at once: no call, no body. Inputs that make no sense in a state are named in
 //! [`Ignored`] and counted. Time and chance come in; everything to be done goes out as [`Effect`]s, in order.
 //!
-//! Here: the states, and what the head alone decides. `ask` is the way through the service, `finish` the answer and the end,
-//! `named` the targets that callers name, `place` slots and headers.
+//! Here: the states. `select` reads what a request says of itself, `decide` is what this VM decides alone, `ask` the way through
+//! the service, `prefill` the other half of a split pool, `finish` the answer and the end, `named` the targets that callers name,
+//! `choose` who may serve, `place` slots and headers.
 
 mod ask;
+mod choose;
+mod decide;
 mod effect;
 mod finish;
+mod models;
 mod named;
 mod place;
+mod prefill;
+mod response;
+mod select;
 
 pub use effect::{Counter, Effect, Ignored, LocalReply, Next, PageChange};
 pub use finish::{AnswerHead, By, Ending, EnvoyReason};
+pub use response::RESPONSE_BYTES_MAX;
 
-use crate::config::{FilterConfig, NoTopology};
-use crate::contract::{Affinity, Outcome, Policy, SessionRef, Target};
+use crate::config::FilterConfig;
+use crate::contract::{KeyShown, Outcome, SessionRef, Target};
+use crate::demand::Demands;
 use crate::directory::{Directory, Pool};
-use crate::header;
-use crate::id::{HoldId, PoolName, RequestId, Version};
-use crate::page::{self, Record};
-use crate::session::{self, Found, RequestView, Session};
-use crate::time::Timestamp;
+use crate::engine::Surface;
+use crate::id::{HoldId, PoolName, Rank, RequestId, SessionId, Version};
+use crate::page::Record;
+use crate::session::{RequestView, Session};
+use crate::time::{Millis, Timestamp};
 use crate::vm::{PlanRef, Vm};
-use place::{Choice, Slot};
+use place::Slot;
 
 /// What a step may look at besides its input.
 #[derive(Debug)]
@@ -49,6 +59,8 @@ pub trait Head: RequestView {
     fn page(&self, n: u32) -> Option<Vec<u8>>;
     /// The next number of round-robin position `n` ([`crate::header::shared::CURSORS`] of them), shared by all VMs of an Envoy.
     fn next_in_turn(&self, n: u32) -> u64;
+    /// Whether a body follows the head.
+    fn body_follows(&self) -> bool;
 }
 
 /// Why `route` gave no answer.
@@ -65,11 +77,35 @@ pub enum RouteFailure {
 #[derive(Debug)]
 enum State {
     AwaitHead,
-    Routing(Routing),
-    Placed(Placed),
+    Reading(Box<select::Reading>),
+    Routing(Box<Routing>),
+    Placed(Box<Placed>),
     Refused,
     Passed,
     Done,
+}
+
+/// What a request says of itself, read once.
+#[derive(Debug, Default)]
+struct Turn {
+    /// What is asked of the engine.
+    surface: Surface,
+    /// The session, and that of its prefill half in a split pool.
+    session: Option<Session>,
+    prefill: Option<Session>,
+    /// The targets its caller named, by half.
+    named: Option<Target>,
+    named_prefill: Option<Target>,
+    /// What a worker must have.
+    demands: Demands,
+    /// What it hangs on, where its session is not known here: an engine's response id.
+    alias: Option<SessionId>,
+    /// Only the decision is wanted.
+    dry_run: bool,
+    /// The session ends with this turn.
+    last: bool,
+    /// The key as a dry run may show it.
+    key: Option<KeyShown>,
 }
 
 /// A turn that waits for the service.
@@ -79,12 +115,14 @@ struct Routing {
     pool: PoolName,
     request: RequestId,
     cached: Option<Record>,
-    /// The target its caller named.
-    named: Option<Target>,
     /// Newest version heard of: what is placed alone must be newer.
     seen: Option<Version>,
     /// What the service said, if it was heard.
     outcome: Option<Outcome>,
+    /// How long the service may keep it waiting for its overloaded slot.
+    wait: Millis,
+    /// The prefill half, where it must be asked for too.
+    prefill: Option<prefill::Wanted>,
 }
 
 impl Routing {
@@ -98,9 +136,27 @@ impl Routing {
 #[derive(Debug)]
 struct Placed {
     slot: Slot,
+    /// The rank it counts at: none where the engine chooses.
+    carried: Option<Rank>,
     plan: Option<PlanRef>,
     pending: Option<Pending>,
+    /// The binding it runs under, once there is one.
+    binding: Option<Binding>,
+    prefill: Option<prefill::Half>,
+    response: Option<response::Watch>,
+    /// An engine's accepting answer came.
+    accepted: bool,
+    /// The session ends with this turn.
+    last: bool,
     why: Counter,
+}
+
+/// A binding that a turn runs under.
+#[derive(Clone, Debug)]
+struct Binding {
+    session: Session,
+    pool: PoolName,
+    version: Version,
 }
 
 /// What an accepted answer will commit.
@@ -115,11 +171,12 @@ struct Pending {
     cached: bool,
 }
 
-/// The fleet and the pool a step is about.
+/// The fleet and the pool a step is about, and what the turn says of itself.
 #[derive(Clone, Copy)]
 struct Here<'a> {
     directory: &'a Directory,
     pool: &'a Pool,
+    turn: &'a Turn,
 }
 
 /// A decision about to be carried out.
@@ -128,6 +185,8 @@ struct Placement {
     slot: Slot,
     why: Counter,
     pending: Option<Pending>,
+    /// Version of the binding it runs under.
+    version: Option<Version>,
     /// This slot or none.
     exact: bool,
 }
@@ -136,226 +195,15 @@ struct Placement {
 #[derive(Debug)]
 pub struct RequestFlow {
     state: State,
+    turn: Turn,
+    /// The prefill half, decided before the half that answers.
+    prefill: Option<prefill::Half>,
 }
 
 impl Default for RequestFlow {
     fn default() -> Self {
-        Self { state: State::AwaitHead }
+        Self { state: State::AwaitHead, turn: Turn::default(), prefill: None }
     }
-}
-
-impl RequestFlow {
-    /// The request's head. Everything a pinned turn needs happens here.
-    pub fn head(&mut self, env: &mut Env<'_>, head: &impl Head, out: &mut Vec<Effect>) -> Next {
-        if !matches!(self.state, State::AwaitHead) {
-            out.push(Effect::Count(Counter::Ignored(Ignored::SecondHead)));
-            return Next::Continue;
-        }
-        if head.header(header::SPOOFED).is_some() {
-            out.push(Effect::Count(Counter::Spoofed));
-            out.push(Effect::RemoveHeader(header::SPOOFED));
-        }
-        let key = match session::find(&env.config.sources, head) {
-            Found::TooLong => return self.refuse(LocalReply::key_too_long(), Counter::KeyTooLong, out),
-            Found::Nothing => None,
-            Found::Key(key) => Some(key),
-        };
-        let named = match named::read(env.config, head) {
-            Ok(named) => named,
-            Err(reply) => return self.refuse(reply, Counter::NamedRefused, out),
-        };
-        let Some(directory) = env.vm.directory.take() else {
-            return self.without_topology(env, named.is_some(), out);
-        };
-        let next = match directory.pool(env.config.pool.as_ref()) {
-            None => self.without_topology(env, named.is_some(), out),
-            Some(pool) => {
-                let session = key.map(|key| {
-                    let scope = session::scope(&env.config.scope, head);
-                    key.session(&env.config.hash_secret, &scope, pool.name.as_str())
-                });
-                let here = Here { directory: &directory, pool };
-                match named {
-                    Some(target) => self.named_turn(env, here, session, target, head, out),
-                    None => self.in_pool(env, here, session, head, out),
-                }
-            }
-        };
-        env.vm.directory = Some(directory);
-        next
-    }
-
-    fn in_pool(
-        &mut self,
-        env: &mut Env<'_>,
-        here: Here<'_>,
-        session: Option<Session>,
-        head: &impl Head,
-        out: &mut Vec<Effect>,
-    ) -> Next {
-        let session = match (session, here.pool.affinity) {
-            (Some(session), Affinity::Hard | Affinity::Soft) => session,
-            (Some(_), Affinity::Off) => return self.unpinned(env, here, head, Counter::AffinityOff, out),
-            (None, _) => return self.unpinned(env, here, head, Counter::SessionKeyMissing, out),
-        };
-        if matches!(here.pool.rules.policy, Policy::SessionHash) {
-            return self.hashed(env, here, session, head, out);
-        }
-        let record = found_now(env, head, session);
-        match place::from_record(here, record.as_ref(), env.vm.generation, env.now) {
-            Choice::Bound(slot, record) if place::stays(env, here, &slot) => {
-                self.pinned(env, here, session, slot, &record, head, out)
-            }
-            Choice::Held(slot, record) => self.join(env, here, session, slot, &record, out),
-            Choice::Bound(..) | Choice::Unknown => self.ask(env, here, session, record, None, out),
-        }
-    }
-
-    /// A turn under `session_hash`.
-    fn hashed(
-        &mut self,
-        env: &mut Env<'_>,
-        here: Here<'_>,
-        session: Session,
-        head: &impl Head,
-        out: &mut Vec<Effect>,
-    ) -> Next {
-        let Some(home) = place::by_hash(here, session) else { return self.without_worker(out) };
-        let (slot, why) = home_or_spill(env, here, session, home, head, Counter::SessionHash);
-        self.place(
-            env,
-            here,
-            Placement { session: Some(session), slot, why, pending: None, exact: false },
-            out,
-        )
-    }
-
-    /// A turn whose slot is in the cache. The usual one.
-    #[expect(clippy::too_many_arguments, reason = "one step of one machine, on the hottest path")]
-    fn pinned(
-        &mut self,
-        env: &mut Env<'_>,
-        here: Here<'_>,
-        session: Session,
-        slot: Slot,
-        record: &Record,
-        head: &impl Head,
-        out: &mut Vec<Effect>,
-    ) -> Next {
-        finish::touch(env, here.pool, session, record, out);
-        let exact = here.pool.rules.policy == Policy::Direct;
-        let (slot, why) = if exact {
-            (slot, Counter::Pinned)
-        } else {
-            home_or_spill(env, here, session, slot, head, Counter::Pinned)
-        };
-        self.place(env, here, Placement { session: Some(session), slot, why, pending: None, exact }, out)
-    }
-
-    /// A turn beside a first turn that is not answered yet: the same slot.
-    fn join(
-        &mut self,
-        env: &mut Env<'_>,
-        here: Here<'_>,
-        session: Session,
-        slot: Slot,
-        record: &Record,
-        out: &mut Vec<Effect>,
-    ) -> Next {
-        let request = env.vm.next_request();
-        let pending = joined(session, here.pool.name.clone(), request, record);
-        let exact = here.pool.rules.policy == Policy::Direct;
-        let (session, why) = (Some(session), Counter::Joined);
-        self.place(env, here, Placement { session, slot, why, pending: Some(pending), exact }, out)
-    }
-
-    fn unpinned(
-        &mut self,
-        env: &mut Env<'_>,
-        here: Here<'_>,
-        head: &impl Head,
-        why: Counter,
-        out: &mut Vec<Effect>,
-    ) -> Next {
-        if here.pool.rules.policy == Policy::Direct {
-            return self.refuse(LocalReply::worker_required(), Counter::NamedRefused, out);
-        }
-        match place::spread(env, here, head) {
-            Some(slot) => {
-                let placement = Placement { session: None, slot, why, pending: None, exact: false };
-                self.place(env, here, placement, out)
-            }
-            None => self.without_worker(out),
-        }
-    }
-
-    fn place(
-        &mut self,
-        env: &mut Env<'_>,
-        here: Here<'_>,
-        placement: Placement,
-        out: &mut Vec<Effect>,
-    ) -> Next {
-        let plan = place::steer(env, here, &placement, out);
-        let Placement { slot, pending, why, .. } = placement;
-        env.vm.loads.add(slot.hash, slot.rank);
-        out.push(Effect::Count(why));
-        self.state = State::Placed(Placed { slot, plan, pending, why });
-        Next::Continue
-    }
-
-    fn refuse(&mut self, reply: LocalReply, why: Counter, out: &mut Vec<Effect>) -> Next {
-        self.state = State::Refused;
-        out.push(Effect::Count(why));
-        out.push(Effect::Note(place::unplaced(why)));
-        out.push(Effect::Respond(reply));
-        Next::Pause
-    }
-
-    fn without_topology(&mut self, env: &Env<'_>, named: bool, out: &mut Vec<Effect>) -> Next {
-        match env.config.on_no_topology {
-            // Passed through, a named target would be served by whoever comes.
-            NoTopology::PassThrough if !named => self.pass(Counter::NoTopology, out),
-            _ => self.refuse(LocalReply::no_topology(), Counter::NoTopology, out),
-        }
-    }
-
-    /// No worker of the pool can serve: the default route may still know one.
-    fn without_worker(&mut self, out: &mut Vec<Effect>) -> Next {
-        self.pass(Counter::NoWorker, out)
-    }
-
-    fn pass(&mut self, why: Counter, out: &mut Vec<Effect>) -> Next {
-        self.state = State::Passed;
-        out.push(Effect::Count(why));
-        place::strip(out);
-        Next::Continue
-    }
-}
-
-/// Home, unless it was just unreachable or said it is busy, and there is another place.
-fn home_or_spill(
-    env: &mut Env<'_>,
-    here: Here<'_>,
-    session: Session,
-    home: Slot,
-    head: &impl Head,
-    why: Counter,
-) -> (Slot, Counter) {
-    let avoided = env.vm.troubles.avoids(env.now, home.hash, home.rank);
-    let elsewhere = avoided.then(|| place::spill(env, here, session, &home, head)).flatten();
-    elsewhere.map_or((home, why), |slot| (slot, Counter::Spilled))
-}
-
-/// What a turn commits that joined the hold of a cached record.
-fn joined(session: Session, pool: PoolName, request: RequestId, record: &Record) -> Pending {
-    Pending { session, pool, request, hold: None, version: record.version, cached: false }
-}
-
-/// The session's record as the page has it now.
-fn found_now(env: &Env<'_>, head: &impl Head, session: Session) -> Option<Record> {
-    let page = head.page(page::page_of(session.id, env.config.page_count))?;
-    page::find(&page, session.id)
 }
 
 fn reference(session: Session) -> SessionRef {

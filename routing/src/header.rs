@@ -18,13 +18,28 @@ pub const TEST_TRAP: &str = "x-rankpin-test-trap";
 pub const TRUSTED: &[&str] = &[
     TARGET_WORKER,
     TARGET_RANK,
-    "x-rankpin-prefill-worker",
-    "x-rankpin-prefill-rank",
-    "x-rankpin-decode-worker",
-    "x-rankpin-decode-rank",
-    "x-rankpin-dry-run",
-    "x-gateway-destination-endpoint-subset",
+    PHASE_TARGETS[0].0,
+    PHASE_TARGETS[0].1,
+    PHASE_TARGETS[1].0,
+    PHASE_TARGETS[1].1,
+    DRY_RUN,
+    SUBSET,
+    REQUIRE,
+    PREFER,
 ];
+/// The same by half of a split pool: worker and rank that prefill, worker and rank that decode.
+pub const PHASE_TARGETS: [(&str, &str); 2] = [
+    ("x-rankpin-prefill-worker", "x-rankpin-prefill-rank"),
+    ("x-rankpin-decode-worker", "x-rankpin-decode-rank"),
+];
+/// Asks only what would become of the request.
+pub const DRY_RUN: &str = "x-rankpin-dry-run";
+/// `ip:port` of the endpoints that may serve, parted by commas.
+pub const SUBSET: &str = "x-gateway-destination-endpoint-subset";
+/// Labels that the worker must have: `gpu=h100,spot`.
+pub const REQUIRE: &str = "x-rankpin-require";
+/// Labels that the worker should have.
+pub const PREFER: &str = "x-rankpin-prefer";
 /// The mark that the native strip list leaves when a client sent a rank or a cluster: the filter counts and removes it.
 pub const SPOOFED: &str = "x-rankpin-spoofed";
 /// Headers a client may never bring along: they steer.
@@ -83,6 +98,10 @@ pub mod http {
     pub const COOKIE: &str = "cookie";
     /// Body type.
     pub const CONTENT_TYPE: &str = "content-type";
+    /// How a body is packed.
+    pub const CONTENT_ENCODING: &str = "content-encoding";
+    /// Bytes of a body.
+    pub const CONTENT_LENGTH: &str = "content-length";
     /// Seconds or date after which a client may come again.
     pub const RETRY_AFTER: &str = "retry-after";
     /// Bearer token towards the service.

@@ -29,4 +29,5 @@ pub mod session;
 pub mod time;
 pub mod upload;
 pub mod vm;
+pub mod waits;
 pub mod watch;

@@ -4,6 +4,7 @@
 //! These are pure functions from bytes to bytes; the caller does the compare-and-swap.
 
 use crate::id::{Rank, RankHash, SessionId, Version};
+use crate::session::Session;
 use crate::time::{Millis, Timestamp};
 
 /// Bytes of one packed record.
@@ -23,6 +24,8 @@ pub enum Certainty {
     Held,
     /// Moved away or released: keeps an older answer from coming back.
     Gone,
+    /// No binding: the id is an engine's response id, and the record tells its session ([`Record::alias`]).
+    Alias,
 }
 
 /// One cached binding.
@@ -47,6 +50,31 @@ pub struct Record {
 }
 
 impl Record {
+    /// What tells the session of a response id: the session's id stands where others have a version.
+    #[must_use]
+    pub fn alias(alias: SessionId, session: Session, touched_s: u32) -> Self {
+        let halves = session.id.0.to_le_bytes();
+        let (low, high) = halves.split_at(8);
+        let number = |half: &[u8]| half.try_into().map_or(0, u64::from_le_bytes);
+        Self {
+            id: alias,
+            rank_hash: session.rank_hash,
+            version: Version { seq: number(high), writer: number(low) },
+            worker_hash: 0,
+            rank: None,
+            touched_s,
+            generation: 0,
+            certainty: Certainty::Alias,
+        }
+    }
+
+    /// The session of a response id; `None` for bindings.
+    #[must_use]
+    pub fn aliased(&self) -> Option<Session> {
+        let id = SessionId(u128::from(self.version.seq) << 64 | u128::from(self.version.writer));
+        (self.certainty == Certainty::Alias).then_some(Session { id, rank_hash: self.rank_hash })
+    }
+
     /// Seconds of a timestamp, as records keep them.
     #[must_use]
     pub fn seconds(now: Timestamp) -> u32 {
@@ -159,6 +187,7 @@ fn encode(record: &Record) -> [u8; RECORD_BYTES] {
         Certainty::Bound => 0,
         Certainty::Held => 1,
         Certainty::Gone => 2,
+        Certainty::Alias => 3,
     };
     let mut out = [0; RECORD_BYTES];
     let fields: [&[u8]; 9] = [
@@ -192,6 +221,7 @@ fn decode(bytes: &[u8; RECORD_BYTES]) -> Option<Record> {
         0 => Certainty::Bound,
         1 => Certainty::Held,
         2 => Certainty::Gone,
+        3 => Certainty::Alias,
         _ => return None,
     };
     let rank = (rank != NO_RANK).then_some(Rank(rank));

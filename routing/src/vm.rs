@@ -12,7 +12,7 @@ pub use breaker::Breaker;
 pub use load::Loads;
 pub use plan::{Dialled, Plan, PlanRef, Plans};
 pub use reports::{ENTRIES_KEPT_MAX, Reports, URGENT_ENTRIES_MAX};
-pub use trouble::{BUSY_DEFAULT, BUSY_MAX, Troubles, UNREACHABLE_FOR, Verdict};
+pub use trouble::{Avoid, BUSY_DEFAULT, BUSY_MAX, Troubles, UNREACHABLE_FOR, Verdict};
 
 use crate::contract::{Caller, Report, Target, WorkerState};
 use crate::directory::{Directory, Worker};
@@ -86,13 +86,15 @@ impl Vm {
         Version { seq: seen.map_or(0, |v| v.seq).saturating_add(1), writer: self.caller.vm.0 }
     }
 
-    /// Load of a worker: the fleet's figure, with this VM's share replaced by what it is right now, and recent failures.
+    /// Load of a worker: the fleet's figure, with this VM's share replaced by what it is right now, what its engine has
+    /// waiting, and recent failures.
     #[must_use]
     pub fn load(&self, now: Timestamp, worker: &Worker) -> u64 {
         let fleet = u64::from(worker.fleet_in_flight);
         let others = fleet.saturating_sub(u64::from(self.loads.reported(worker.hash)));
         let penalty = self.troubles.penalty(now, worker.hash).max(worker.fleet_penalty);
-        others + u64::from(self.loads.of_worker(worker.hash)) + u64::from(penalty)
+        let own = u64::from(self.loads.of_worker(worker.hash));
+        others + own + u64::from(worker.waiting) + u64::from(penalty)
     }
 
     /// What an attempt found of a slot: remembered here, and told to the service where it would not know by itself.

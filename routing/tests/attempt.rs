@@ -6,9 +6,10 @@ mod common;
 use wasm_bindgen_test::wasm_bindgen_test as test;
 
 use common::{endpoint, id, small_fleet, worker};
-use routing::attempt::{Attempt, Start};
-use routing::contract::{EndpointInfo, Entry, RankNumbering, SlotFailure};
-use routing::directory::{Directory, WireRank};
+use routing::attempt::{Attempt, Part, RANK_BODY_BYTES_MAX, Start, WireRank};
+use routing::contract::{EndpointInfo, Engine, Entry, RankIn, RankNumbering, SlotFailure, WorkerInfo};
+use routing::directory::Directory;
+use routing::engine::Surface;
 use routing::flow::Counter;
 use routing::hash::{rank_hash, worker_hash};
 use routing::id::{Epoch, Rank};
@@ -30,6 +31,8 @@ fn plan(worker: &str, rank: Option<u32>) -> Plan {
         rank_hash: Some(rank_hash(b"session-1")),
         worker: worker_hash(&id(worker)),
         rank: rank.map(Rank),
+        surface: Surface::Chat,
+        body_bytes: None,
         exact: false,
         attempts: 0,
         last: None,
@@ -285,4 +288,98 @@ fn plans_come_and_go_without_growing() {
     assert!(vm.plans.is_empty());
     let last = vm.plans.insert(plan("w0", None)).unwrap();
     assert!(last.to_text().starts_with("0."), "the one place is reused: {}", last.to_text());
+}
+
+/// `w1` is an SGLang of an age that reads the rank in the body.
+fn with_old_sglang() -> Vm {
+    let mut topology = small_fleet();
+    let local = EndpointInfo { rank_numbering: RankNumbering::Local, ..endpoint("10.0.0.2:80", 4, 4) };
+    topology.workers[1] = WorkerInfo {
+        engine: Engine::Sglang,
+        engine_version: Some("0.5.9".to_owned()),
+        rank_in: RankIn::Body,
+        ..worker("w1", &[local])
+    };
+    let mut vm = vm();
+    vm.directory = Some(Directory::new(&topology));
+    vm
+}
+
+#[test]
+fn a_rank_in_the_body_is_written_anew_for_each_attempt() {
+    let mut vm = with_old_sglang();
+    let at = vm.plans.insert(plan("w1", Some(6))).unwrap();
+    let original = br#"{"model":"m","data_parallel_rank":0}"#;
+    let mut attempt = Attempt::default();
+    let begin =
+        |vm: &mut Vm, attempt: &mut Attempt, address| attempt.begin(vm, NOW, Some(&note(at)), address);
+    let start = begin(&mut vm, &mut attempt, "10.0.0.2:80");
+    assert_eq!(start, Start { wants_body: true, ..Start::default() }, "no header, the body instead");
+    assert_eq!(attempt.part(&mut vm, 10, false), Part::Wait);
+    assert_eq!(attempt.part(&mut vm, original.len(), true), Part::Read);
+    let new = attempt.body(&mut vm, original).unwrap();
+    assert_eq!(std::str::from_utf8(&new).unwrap(), r#"{"data_parallel_rank":2,"model":"m"}"#, "as it counts");
+    assert_eq!(attempt.part(&mut vm, new.len(), true), Part::Go(None), "once");
+
+    // A vLLM next: the client's own body and its length, and a header.
+    let start = begin(&mut vm, &mut Attempt::default(), "10.0.0.1:80");
+    assert_eq!(start.content_length, Some(original.len() as u64));
+    assert!(!start.wants_body && start.rank.is_some());
+    // A host nobody declared gets the client's length as well.
+    let start = begin(&mut vm, &mut Attempt::default(), "10.9.9.9:80");
+    assert_eq!(start, Start { content_length: Some(original.len() as u64), ..Start::default() });
+    // And back.
+    let mut third = Attempt::default();
+    assert!(begin(&mut vm, &mut third, "10.0.0.2:80").wants_body);
+    assert_eq!(third.body(&mut vm, original), Ok(new));
+}
+
+#[test]
+fn a_body_that_cannot_be_rewritten_goes_without_a_rank_and_counts_without_one() {
+    let w1 = worker_hash(&id("w1"));
+    let full = RANK_BODY_BYTES_MAX;
+    for (parts, whole, counter) in [
+        (
+            vec![(full, false, Part::Wait), (full + 1, true, Part::Go(Some(Counter::RankBodyTooLong)))],
+            None,
+            None,
+        ),
+        (vec![(full, true, Part::Read)], Some(&b"{\"a\":"[..]), Some(Counter::RankBodyMalformed)),
+        (vec![(0, true, Part::Read)], Some(&b""[..]), Some(Counter::RankBodyMalformed)),
+    ] {
+        let mut vm = with_old_sglang();
+        let at = vm.plans.insert(plan("w1", Some(6))).unwrap();
+        vm.loads.add(w1, Some(Rank(6)));
+        let mut attempt = Attempt::default();
+        assert!(attempt.begin(&mut vm, NOW, Some(&note(at)), "10.0.0.2:80").wants_body);
+        assert_eq!(vm.plans.get(at).map(|plan| plan.counted), Some((w1, Some(Rank(6)))));
+        for (held, end, part) in parts {
+            assert_eq!(attempt.part(&mut vm, held, end), part);
+        }
+        if let (Some(whole), Some(counter)) = (whole, counter) {
+            assert_eq!(attempt.body(&mut vm, whole), Err(counter));
+        }
+        assert_eq!(vm.plans.get(at).map(|plan| plan.counted), Some((w1, None)), "the engine chooses");
+        assert_eq!(vm.plans.get(at).and_then(|plan| plan.body_bytes), None);
+        let again = Attempt::default().begin(&mut vm, NOW, Some(&note(at)), "10.0.0.1:80");
+        assert_eq!(again.content_length, None, "nothing to take back");
+    }
+}
+
+#[test]
+fn where_no_rank_is_read_none_is_sent_and_none_is_counted() {
+    let mut vm = vm();
+    let w0 = worker_hash(&id("w0"));
+    for (surface, sent) in [(Surface::Chat, Some(Rank(2))), (Surface::Other, None)] {
+        let at = vm.plans.insert(Plan { surface, ..plan("w0", Some(2)) }).unwrap();
+        let start = Attempt::default().begin(&mut vm, NOW, Some(&note(at)), "10.0.0.1:80");
+        assert_eq!(start.rank.is_some(), sent.is_some(), "{surface:?}");
+        let plan = vm.plans.get(at).unwrap();
+        assert_eq!(plan.counted, (w0, sent), "{surface:?}");
+        assert_eq!(
+            plan.last.and_then(|last| last.rank),
+            Some(Rank(2)),
+            "its session is at home there all the same"
+        );
+    }
 }

@@ -9,7 +9,8 @@ use common::{endpoint, id, pool, pool_name, small_fleet, worker};
 use routing::contract::{
     EndpointInfo, Engine, Fleet, RankNumbering, Topology, WorkerInfo, WorkerState, WorkerStatus,
 };
-use routing::directory::{Directory, WireRank, Worker, worker_cluster};
+use routing::directory::{Directory, Worker, worker_cluster};
+use routing::engine::{OnWire, Surface};
 use routing::hash::worker_hash;
 use routing::id::{Rank, RankHash};
 
@@ -24,8 +25,16 @@ fn local(address: &str, start: u32, size: u32) -> EndpointInfo {
 /// Address dialled and header value sent for a rank; `None` for what is not there.
 fn on_the_wire(worker: &Worker, rank: u32) -> (Option<&str>, Option<String>) {
     let endpoint = worker.endpoint(Some(Rank(rank)), 0);
-    let wire = endpoint.and_then(|e| e.wire_rank(worker.engine, worker.dp_size, Some(Rank(rank))));
-    (endpoint.map(|e| e.address.as_str()), wire.map(|w| w.value))
+    let wire = endpoint.and_then(|e| header(e.on_wire(worker, Surface::Chat, Some(Rank(rank)))));
+    (endpoint.map(|e| e.address.as_str()), wire)
+}
+
+fn header(wire: OnWire) -> Option<String> {
+    match wire {
+        OnWire::Header { name: "x-data-parallel-rank", value } => Some(value),
+        OnWire::Nothing => None,
+        other => panic!("{other:?}"),
+    }
 }
 
 fn status(name: &str, state: WorkerState, in_flight: u32) -> WorkerStatus {
@@ -34,7 +43,7 @@ fn status(name: &str, state: WorkerState, in_flight: u32) -> WorkerStatus {
 
 fn open(directory: &Directory) -> Vec<&str> {
     let pool = directory.pool(None).unwrap();
-    directory.open_workers(pool).iter().map(|at| directory.workers[*at].id.as_str()).collect()
+    directory.open_workers(pool, |_| true).iter().map(|at| directory.workers[*at].id.as_str()).collect()
 }
 
 #[test]
@@ -160,7 +169,7 @@ fn no_rank_is_sent_where_none_may_be() {
         let info = EndpointInfo { rank_numbering: numbering, ..endpoint("10.0.0.1:80", 0, ranks) };
         let directory = of(&[WorkerInfo { engine, ..worker("w0", &[info]) }]);
         let worker = &directory.workers[0];
-        worker.endpoints[0].wire_rank(worker.engine, worker.dp_size, rank.map(Rank)).map(|w| w.value)
+        header(worker.endpoints[0].on_wire(worker, Surface::Chat, rank.map(Rank)))
     };
     use Engine::{Custom, Sglang, Trtllm, Vllm};
     use RankNumbering::{Global, Local, None as NoHeader};
@@ -174,8 +183,35 @@ fn no_rank_is_sent_where_none_may_be() {
     assert_eq!(wire(Vllm, Global, 8, None), None, "no rank chosen");
     assert_eq!(wire(Vllm, Global, 8, Some(8)), None, "outside the range");
     let directory = Directory::new(&small_fleet());
-    let sent = directory.workers[1].endpoints[0].wire_rank(Vllm, 4, Some(Rank(7)));
-    assert_eq!(sent, Some(WireRank { header: "x-data-parallel-rank", value: "7".to_owned() }));
+    let worker = &directory.workers[1];
+    let sent = |surface| header(worker.endpoints[0].on_wire(worker, surface, Some(Rank(7))));
+    assert_eq!((sent(Surface::Chat).as_deref(), sent(Surface::Other)), (Some("7"), None));
+}
+
+#[test]
+fn a_rank_counts_where_it_is_told_or_the_only_one() {
+    let carried = |engine, info: EndpointInfo, surface, rank: Option<u32>| {
+        let other = endpoint("10.0.0.2:80", 100, 2);
+        let directory = of(&[WorkerInfo { engine, ..worker("w0", &[info, other]) }]);
+        let worker = &directory.workers[0];
+        worker.endpoints[0].carried(worker, surface, rank.map(Rank)).map(|rank| rank.0)
+    };
+    let (many, one) = (endpoint("10.0.0.1:80", 4, 4), endpoint("10.0.0.1:80", 4, 1));
+    let silent = EndpointInfo { rank_numbering: RankNumbering::None, ..one.clone() };
+    for (engine, info, surface, rank, expected) in [
+        (Engine::Vllm, &many, Surface::Chat, Some(6), Some(6)),
+        (Engine::Vllm, &many, Surface::Other, Some(6), None),
+        (Engine::Vllm, &many, Surface::Chat, Some(8), None),
+        (Engine::Vllm, &many, Surface::Chat, None, None),
+        (Engine::Trtllm, &many, Surface::Chat, Some(6), None),
+        // Whoever is the only rank of its endpoint serves what comes there.
+        (Engine::Vllm, &silent, Surface::Other, Some(4), Some(4)),
+        (Engine::Trtllm, &one, Surface::Chat, Some(4), Some(4)),
+        (Engine::Trtllm, &one, Surface::Chat, Some(5), None),
+    ] {
+        let got = carried(engine, info.clone(), surface, rank);
+        assert_eq!(got, expected, "{engine:?} {info:?} {surface:?} {rank:?}");
+    }
 }
 
 #[test]

@@ -257,6 +257,7 @@ impl Model {
             Certainty::Held => 0,
             Certainty::Bound => 1,
             Certainty::Gone => 2,
+            Certainty::Alias => 3,
         };
         let wins = self.0.get(&new.id.0).is_none_or(|old| {
             (new.version, rank(new.certainty)) > (old.version, rank(old.certainty))

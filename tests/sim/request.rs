@@ -77,7 +77,13 @@ pub(crate) struct View<'a> {
 
 impl RequestView for View<'_> {
     fn header(&self, name: &str) -> Option<Vec<u8>> {
-        self.headers.get(name).map(|value| value.as_bytes().to_vec())
+        let own = self.headers.get(name).map(String::as_str);
+        let text = own.or(match name {
+            header::http::METHOD => Some("POST"),
+            header::http::PATH => Some("/v1/chat/completions"),
+            _ => None,
+        });
+        text.map(|text| text.as_bytes().to_vec())
     }
 }
 
@@ -90,6 +96,10 @@ impl Head for View<'_> {
         let turn = &self.shared.turns[n as usize];
         turn.set(turn.get() + 1);
         turn.get()
+    }
+
+    fn body_follows(&self) -> bool {
+        false
     }
 }
 
@@ -148,6 +158,7 @@ impl World {
             Next::Continue => self.dispatch(&mut request),
             Next::Pause if request.responded => return self.end(request, Ending::Plain),
             Next::Pause => request.paused = true,
+            Next::Read => unreachable!("no plan of this world reads bodies"),
         }
         self.keep(request);
     }
@@ -174,8 +185,8 @@ impl World {
         for effect in effects {
             self.note(|| format!("{} {effect:?}", request.id));
             match effect {
-                Effect::SetHeader(name, value) => drop(request.headers.insert(name.to_owned(), value)),
-                Effect::RemoveHeader(name) => drop(request.headers.remove(name)),
+                Effect::SetHeader(name, value) => drop(request.headers.insert(name.into_owned(), value)),
+                Effect::RemoveHeader(name) => drop(request.headers.remove(&*name)),
                 Effect::Note(text) => request.note = Some(text),
                 Effect::Count(counter) => self.count(request, counter),
                 Effect::Page(change) => self.change_page(request.at.envoy, &change),
@@ -215,21 +226,31 @@ impl World {
         *self.stats.counters.entry(counter).or_default() += 1;
         use Counter as C;
         match counter {
-            C::KeyTooLong | C::NamedRefused | C::NoTopology | C::NoWorker => request.decisions.push(counter),
+            C::KeyTooLong | C::NamedRefused | C::NoTopology | C::NoWorker | C::OverloadRefused => {
+                request.decisions.push(counter);
+            }
             C::Pinned | C::Joined | C::RoutedBound | C::RoutedHeld | C::RoutedUnpinned | C::PlacedAlone => {
                 self.placed(request, counter);
             }
             C::SessionHash | C::SessionKeyMissing | C::AffinityOff | C::Named | C::Spilled => {
                 self.placed(request, counter);
             }
-            C::Committed | C::BreakerOpen | C::RouteFailed(_) | C::ExactRefused | C::StreamBroken => {}
+            C::Released | C::Committed | C::BreakerOpen | C::RouteFailed(_) | C::ExactRefused | C::StreamBroken => {}
             C::ClusterMissing if request.outran => {}
             C::RolledBack => self.cost(request.session, Cost::RolledBack),
             C::ClusterMissing
             | C::UpstreamRoleMissing
             | C::PlanMissing
+            | C::RankBodyTooLong
+            | C::RankBodyMalformed
             | C::PageContended
             | C::Spoofed
+            | C::ModelUnknown
+            | C::ModelsListed
+            | C::DryRun
+            | C::BodyMissing
+            | C::BodyTooLong
+            | C::BodyMalformed
             | C::Ignored(_) => {
                 self.violate("nothing odd is counted", counter.word());
             }

@@ -1,46 +1,125 @@
 //! Through the service: the question of a first turn, its answer, and what happens without one.
 
-use super::finish::{fail, touch};
+use super::choose::{self, Nobody};
+use super::decide::{found_now, joined};
+use super::finish::{fail, record, touch};
 use super::place::{self, Choice, Slot};
 use super::{
     Counter, Effect, Env, Head, Here, Ignored, LocalReply, Next, PageChange, Pending, Placement, RequestFlow,
-    RouteFailure, Routing, State, found_now, joined, named, reference,
+    RouteFailure, Routing, State, named, reference,
 };
-use crate::contract::{Cached, Entry, Outcome, Policy, Refusal, RouteReply, RouteRequest, Target};
-use crate::id::Version;
+use crate::contract::{Cached, Entry, Explanation, Outcome, Policy, Refusal, RouteReply, RouteRequest};
+use crate::hash;
+use crate::id::RankHash;
 use crate::page::{Certainty, Record};
 use crate::session::Session;
+use crate::time::Millis;
 use std::ops::ControlFlow;
+
+/// What is asked about a turn's own half.
+#[derive(Clone, Copy)]
+pub(super) struct Question {
+    pub(super) session: Session,
+    pub(super) cached: Option<Record>,
+    /// How long the turn may wait for its overloaded slot.
+    pub(super) wait: Millis,
+}
+
+/// The service's word for a bound turn that goes elsewhere this once.
+const SPILLED: &str = "spilled";
+
+impl Question {
+    /// Where this session goes.
+    pub(super) const fn plain(session: Session, cached: Option<Record>) -> Self {
+        Self { session, cached, wait: Millis(0) }
+    }
+}
 
 impl RequestFlow {
     pub(super) fn ask(
         &mut self,
         env: &mut Env<'_>,
         here: Here<'_>,
-        session: Session,
-        cached: Option<Record>,
-        named: Option<Target>,
+        question: Question,
+        head: &impl Head,
         out: &mut Vec<Effect>,
     ) -> Next {
+        let Question { session, cached, wait } = question;
         let request = env.vm.next_request();
         let seen = cached.map(|record| record.version);
         let pool = here.pool.name.clone();
-        let mut routing = Routing { session, pool, request, cached, named, seen, outcome: None };
+        let prefill = self.prefill_wanted(env, here, head);
+        let mut routing = Routing { session, pool, request, cached, seen, outcome: None, wait, prefill };
         if !env.vm.breaker.allows(env.now) {
             out.push(Effect::Count(Counter::BreakerOpen));
             // Never asked: nobody holds anything for it.
             routing.outcome = Some(Outcome::Unsure);
-            return match self.place_alone(env, here, routing, out) {
+            routing.prefill = None;
+            self.prefill_alone(env, here, head, out);
+            return match self.place_alone(env, here, routing, head, out) {
                 ControlFlow::Break(next) => next,
-                ControlFlow::Continue(routing) => self.nowhere(env, here, routing, false, out),
+                ControlFlow::Continue((routing, why)) => self.nowhere(env, here, routing, why, false, out),
             };
         }
+        self.send(env, here, routing, out)
+    }
+
+    fn send(&mut self, env: &mut Env<'_>, here: Here<'_>, routing: Routing, out: &mut Vec<Effect>) -> Next {
         out.push(Effect::Route {
-            request: Box::new(question(env, &routing)),
-            timeout: env.config.route_deadline,
+            request: Box::new(asked(env, here, &routing)),
+            timeout: Millis(env.config.route_deadline.0.saturating_add(routing.wait.0)),
         });
-        self.state = State::Routing(routing);
+        self.state = State::Routing(Box::new(routing));
         Next::Pause
+    }
+
+    /// A turn that hangs on an answer this Envoy does not know: the service may know whose it is.
+    pub(super) fn ask_alias(
+        &mut self,
+        env: &mut Env<'_>,
+        here: Here<'_>,
+        head: &impl Head,
+        out: &mut Vec<Effect>,
+    ) -> Next {
+        let Some(alias) = here.turn.alias.filter(|_| env.vm.breaker.allows(env.now)) else {
+            return self.unpinned(env, here, head, Counter::SessionKeyMissing, out);
+        };
+        // Stands in until the service says whose it is.
+        let session = Session { id: alias, rank_hash: RankHash(0) };
+        let routing = self.bare(env, here, session);
+        self.send(env, here, routing, out)
+    }
+
+    /// A turn that only asks what would become of it.
+    pub(super) fn ask_dry(
+        &mut self,
+        env: &mut Env<'_>,
+        here: Here<'_>,
+        head: &impl Head,
+        out: &mut Vec<Effect>,
+    ) -> Next {
+        if !env.vm.breaker.allows(env.now) {
+            return self.refuse(LocalReply::dry_run_unanswered(), Counter::DryRun, out);
+        }
+        let session = here.turn.session;
+        let stand_in = Session { id: hash::response_id(b"", b"", "", b""), rank_hash: RankHash(0) };
+        let mut routing = self.bare(env, here, session.unwrap_or(stand_in));
+        routing.cached = session.and_then(|session| found_now(env, head, session));
+        routing.prefill = self.prefill_wanted(env, here, head);
+        self.send(env, here, routing, out)
+    }
+
+    fn bare(&self, env: &mut Env<'_>, here: Here<'_>, session: Session) -> Routing {
+        Routing {
+            session,
+            pool: here.pool.name.clone(),
+            request: env.vm.next_request(),
+            cached: None,
+            seen: None,
+            outcome: None,
+            wait: Millis(0),
+            prefill: None,
+        }
     }
 
     /// The service's answer, or its absence.
@@ -56,6 +135,7 @@ impl RequestFlow {
             return;
         }
         let State::Routing(routing) = std::mem::replace(&mut self.state, State::Passed) else { return };
+        let turn = std::mem::take(&mut self.turn);
         match &answer {
             Ok(_) => env.vm.breaker.succeeded(),
             Err(failure) => {
@@ -67,14 +147,54 @@ impl RequestFlow {
         let pool = directory.as_ref().and_then(|directory| directory.pool(Some(&routing.pool)));
         let next = match directory.as_ref().zip(pool) {
             Some((directory, pool)) => {
-                self.after_route(env, Here { directory, pool }, routing, head, answer.ok(), out)
+                let here = Here { directory, pool, turn: &turn };
+                self.answered_by_service(env, here, *routing, head, answer.ok(), out)
             }
-            None => self.give_up(env, routing, true, Counter::NoTopology, out),
+            None => self.give_up(env, *routing, turn.named.is_some(), true, Counter::NoTopology, out),
         };
         env.vm.directory = directory;
+        self.turn = turn;
         if next == Next::Continue {
             out.push(Effect::Resume);
         }
+    }
+
+    fn answered_by_service(
+        &mut self,
+        env: &mut Env<'_>,
+        here: Here<'_>,
+        mut routing: Routing,
+        head: &impl Head,
+        reply: Option<RouteReply>,
+        out: &mut Vec<Effect>,
+    ) -> Next {
+        if here.turn.dry_run {
+            return self.dry(here, reply.and_then(|reply| reply.explained), out);
+        }
+        if let Some(alias) = here.turn.alias {
+            let Some(session) = reply.as_ref().and_then(|reply| reply.session) else {
+                return self.unpinned(env, here, head, Counter::SessionKeyMissing, out);
+            };
+            routing.session = Session { id: session.id, rank_hash: session.rank_hash };
+            let known = Record::alias(alias, routing.session, Record::seconds(env.now));
+            out.push(Effect::Page(PageChange::Put(known)));
+        }
+        let prefill = routing.prefill.take();
+        let half = reply.as_ref().and_then(|reply| reply.prefill.as_deref());
+        self.prefill_told(env, here, prefill, half, out);
+        let next = self.after_route(env, here, routing, head, reply, out);
+        if let Some(unused) = self.prefill.take() {
+            unused.ended_unplaced(env.vm, out);
+        }
+        next
+    }
+
+    /// The answer to a dry run.
+    fn dry(&mut self, here: Here<'_>, explained: Option<Box<Explanation>>, out: &mut Vec<Effect>) -> Next {
+        let reply = explained.map_or_else(LocalReply::dry_run_unanswered, |explained| {
+            LocalReply::json(200, &Explanation { key: here.turn.key.clone(), ..*explained })
+        });
+        self.refuse(reply, Counter::DryRun, out)
     }
 
     fn after_route(
@@ -89,26 +209,31 @@ impl RequestFlow {
         routing.seen = routing.seen.max(reply.as_ref().map(|reply| reply.version));
         routing.outcome = reply.as_ref().map(|reply| reply.outcome);
         if let Some(refusal) = reply.as_ref().filter(|r| r.outcome == Outcome::Refused).map(|r| r.refusal) {
-            let reply = named::refusal(refusal.unwrap_or(Refusal::WorkerUnavailable));
-            return self.refuse(reply, Counter::NamedRefused, out);
+            let refusal = refusal.unwrap_or(Refusal::WorkerUnavailable);
+            let overloaded = refusal == Refusal::Overloaded;
+            let why = if overloaded { Counter::OverloadRefused } else { Counter::NamedRefused };
+            return self.refuse(named::refusal(here.pool.phase, refusal), why, out);
         }
         let Some((reply, slot)) = reply.and_then(|reply| {
             let slot = place::from_target(here, reply.target.as_ref()?, routing.session)?;
             // A named target is served exactly or not at all, whatever is said of it.
-            let wanted = routing.named.as_ref().is_none_or(|named| named.worker == slot.worker);
-            wanted.then(|| (reply, named::exactly(here, slot, routing.named.as_ref())))
+            let named = here.turn.named.as_ref();
+            let wanted = named.is_none_or(|named| named.worker == slot.worker);
+            wanted.then(|| (reply, named::exactly(here, slot, named)))
         }) else {
             return self.late_or_alone(env, here, routing, head, out);
         };
         // A move or another turn's placement overtook this answer: the page knows better.
         let newer = found_now(env, head, routing.session).filter(|record| record.version > reply.version);
-        let routing = match self.follow(env, here, routing, newer, out) {
+        // A turn that waited for its slot in vain goes elsewhere, whatever the page says: it says the slot.
+        let newer = newer.filter(|_| routing.wait == Millis(0) || reply.outcome != Outcome::Unpinned);
+        let routing = match self.follow(env, here, routing, newer, head, out) {
             ControlFlow::Break(next) => return next,
             ControlFlow::Continue(routing) => routing,
         };
         match reply.outcome {
             Outcome::Bound | Outcome::Held | Outcome::Unpinned => {
-                self.as_told(env, here, routing, &reply, slot, out)
+                self.as_told(env, here, routing, &reply, slot, head, out)
             }
             Outcome::NoWorker | Outcome::Unsure | Outcome::UnknownPool | Outcome::Refused => {
                 self.late_or_alone(env, here, routing, head, out)
@@ -124,17 +249,19 @@ impl RequestFlow {
         routing: Routing,
         reply: &RouteReply,
         slot: Slot,
+        head: &impl Head,
         out: &mut Vec<Effect>,
     ) -> Next {
-        let exact = is_exact(here, &routing);
+        let exact = is_exact(here);
         let session = Some(routing.session);
         let (why, certainty) = match reply.outcome {
             Outcome::Bound => (Counter::RoutedBound, Some(Certainty::Bound)),
             Outcome::Held => (Counter::RoutedHeld, Some(Certainty::Held)),
+            _ if reply.reason == SPILLED => (Counter::Spilled, None),
             _ => (Counter::RoutedUnpinned, None),
         };
         if let Some(certainty) = certainty {
-            let record = record(env, &routing, &slot, reply.version, certainty);
+            let record = record(env, routing.session, &slot, reply.version, certainty);
             out.push(Effect::Page(PageChange::Put(record)));
         }
         let pending = (reply.outcome == Outcome::Held).then_some(Pending {
@@ -145,7 +272,9 @@ impl RequestFlow {
             version: reply.version,
             cached: true,
         });
-        self.place(env, here, Placement { session, slot, why, pending, exact }, out)
+        let spilled = routing.cached.filter(|_| why == Counter::Spilled).map(|record| record.version);
+        let version = if reply.outcome == Outcome::Bound { Some(reply.version) } else { spilled };
+        self.place(env, here, Placement { session, slot, why, pending, version, exact }, head, out)
     }
 
     /// Without an answer: another request of this session may have got one meanwhile; else rendezvous.
@@ -158,15 +287,17 @@ impl RequestFlow {
         out: &mut Vec<Effect>,
     ) -> Next {
         let found = found_now(env, head, routing.session);
-        let mut routing = match self.follow(env, here, routing, found, out) {
+        // A turn that waits for its slot has been at its record already.
+        let newer = found.filter(|_| routing.wait == Millis(0));
+        let mut routing = match self.follow(env, here, routing, newer, head, out) {
             ControlFlow::Break(next) => return next,
             ControlFlow::Continue(routing) => routing,
         };
         routing.cached = found.or(routing.cached);
         routing.seen = routing.seen.max(found.map(|record| record.version));
-        match self.place_alone(env, here, routing, out) {
+        match self.place_alone(env, here, routing, head, out) {
             ControlFlow::Break(next) => next,
-            ControlFlow::Continue(routing) => self.nowhere(env, here, routing, true, out),
+            ControlFlow::Continue((routing, why)) => self.nowhere(env, here, routing, why, true, out),
         }
     }
 
@@ -177,11 +308,13 @@ impl RequestFlow {
         here: Here<'_>,
         routing: Routing,
         found: Option<Record>,
+        head: &impl Head,
         out: &mut Vec<Effect>,
     ) -> ControlFlow<Next, Routing> {
         let session = Some(routing.session);
-        let (exact, named) = (is_exact(here, &routing), routing.named.clone());
+        let (exact, named) = (is_exact(here), here.turn.named.as_ref());
         let choice = place::from_record(here, found.as_ref(), env.vm.generation, env.now);
+        let mut version = None;
         let (slot, why, pending) = match choice {
             Choice::Unknown => return ControlFlow::Continue(routing),
             Choice::Bound(slot, record) => {
@@ -189,6 +322,7 @@ impl RequestFlow {
                     return ControlFlow::Break(refused);
                 }
                 disown(env, &routing);
+                version = Some(record.version);
                 (slot, Counter::Pinned, None)
             }
             Choice::Held(slot, record) => {
@@ -199,8 +333,9 @@ impl RequestFlow {
                 (slot, Counter::Joined, Some(pending))
             }
         };
-        let slot = named::exactly(here, slot, named.as_ref());
-        ControlFlow::Break(self.place(env, here, Placement { session, slot, why, pending, exact }, out))
+        let slot = named::exactly(here, slot, named);
+        let placement = Placement { session, slot, why, pending, version, exact };
+        ControlFlow::Break(self.place(env, here, placement, head, out))
     }
 
     /// Refuses a named target that is not where the session is by now.
@@ -213,12 +348,16 @@ impl RequestFlow {
         record: &Record,
         out: &mut Vec<Effect>,
     ) -> Option<Next> {
-        let target = routing.named.as_ref()?;
+        let target = here.turn.named.as_ref()?;
         if named::agrees(here, target, slot, record) {
             return None;
         }
         disown(env, routing);
-        Some(self.refuse(named::refusal(Refusal::BoundElsewhere), Counter::NamedRefused, out))
+        Some(self.refuse(
+            named::refusal(here.pool.phase, Refusal::BoundElsewhere),
+            Counter::NamedRefused,
+            out,
+        ))
     }
 
     /// Places a turn by its cached binding or by rendezvous; gives it back when no worker of the pool can serve.
@@ -227,24 +366,30 @@ impl RequestFlow {
         env: &mut Env<'_>,
         here: Here<'_>,
         routing: Routing,
+        head: &impl Head,
         out: &mut Vec<Effect>,
-    ) -> ControlFlow<Next, Routing> {
+    ) -> ControlFlow<Next, (Routing, Nobody)> {
         // A held one, too, however old: its first turn may still be generating there.
-        let usable = routing.cached.filter(|r| r.certainty != Certainty::Gone);
+        let usable = routing.cached.filter(|r| matches!(r.certainty, Certainty::Bound | Certainty::Held));
         let home = usable.and_then(|record| Some((place::cached(here, routing.session, &record)?, record)));
+        let home = home.filter(|(slot, _)| choose::keeps(here, slot));
         if let Some((slot, record)) = &home
             && let Some(refused) = self.disagrees(env, here, &routing, slot, record, out)
         {
             return ControlFlow::Break(refused);
         }
-        let slot = match (&routing.named, here.pool.rules.policy) {
-            (Some(target), _) => named::slot(here, target, Some(routing.session)),
-            (None, Policy::Direct) => home.map(|(slot, _)| slot),
-            (None, _) => home.map(|(slot, _)| slot).or_else(|| place::alone(here, routing.session)),
+        let slot = match (&here.turn.named, home, here.pool.rules.policy) {
+            (Some(target), _, _) => named::slot(here, target, Some(routing.session)).ok_or(Nobody::NoWorker),
+            (None, Some((home, _)), _) => Ok(home),
+            (None, None, Policy::Direct) => Err(Nobody::NoWorker),
+            (None, None, _) => choose::alone(here, routing.session),
         };
-        let Some(slot) = slot else { return ControlFlow::Continue(routing) };
-        let exact = is_exact(here, &routing);
-        if let Some(next) = self.at_home(env, here, &routing, &slot, exact, out) {
+        let slot = match slot {
+            Ok(slot) => slot,
+            Err(why) => return ControlFlow::Continue((routing, why)),
+        };
+        let exact = is_exact(here);
+        if let Some(next) = self.at_home(env, here, &routing, &slot, exact, head, out) {
             return ControlFlow::Break(next);
         }
         let pending = Pending {
@@ -256,11 +401,13 @@ impl RequestFlow {
             cached: false,
         };
         let (session, why) = (Some(routing.session), Counter::PlacedAlone);
-        let placement = Placement { session, slot, why, pending: Some(pending), exact };
-        ControlFlow::Break(self.place(env, here, placement, out))
+        let placement = Placement { session, slot, why, pending: Some(pending), version: None, exact };
+        ControlFlow::Break(self.place(env, here, placement, head, out))
     }
 
     /// A turn placed alone where its binding is makes no new one: two Envoys that did would disagree about versions of the same.
+    /// One that waited there for an overloaded slot goes elsewhere this once.
+    #[expect(clippy::too_many_arguments, reason = "one step of one machine")]
     fn at_home(
         &mut self,
         env: &mut Env<'_>,
@@ -268,6 +415,7 @@ impl RequestFlow {
         routing: &Routing,
         slot: &Slot,
         exact: bool,
+        head: &impl Head,
         out: &mut Vec<Effect>,
     ) -> Option<Next> {
         let lives = |r: &Record| r.certainty == Certainty::Bound && r.idle(env.now) <= here.pool.ttl;
@@ -277,9 +425,14 @@ impl RequestFlow {
         }
         disown(env, routing);
         touch(env, here.pool, routing.session, &record, out);
-        let (session, why) = (Some(routing.session), Counter::PlacedAlone);
-        let placement = Placement { session, slot: slot.clone(), why, pending: None, exact };
-        Some(self.place(env, here, placement, out))
+        let (slot, why) = if routing.wait > Millis(0) {
+            self.home_or_spill(env, here, routing.session, slot.clone(), head, Counter::PlacedAlone)
+        } else {
+            (slot.clone(), Counter::PlacedAlone)
+        };
+        let (session, version) = (Some(routing.session), Some(record.version));
+        let placement = Placement { session, slot, why, pending: None, version, exact };
+        Some(self.place(env, here, placement, head, out))
     }
 
     /// No slot for a turn that wanted one.
@@ -288,13 +441,20 @@ impl RequestFlow {
         env: &mut Env<'_>,
         here: Here<'_>,
         routing: Routing,
+        why: Nobody,
         asked: bool,
         out: &mut Vec<Effect>,
     ) -> Next {
-        let reply = match (&routing.named, here.pool.rules.policy) {
-            (Some(_), _) => named::refusal(Refusal::WorkerUnavailable),
-            (None, Policy::Direct) => LocalReply::worker_required(),
-            (None, _) => return self.give_up(env, routing, asked, Counter::NoWorker, out),
+        let reply = match (&here.turn.named, here.pool.rules.policy, why) {
+            (Some(_), _, _) => named::refusal(here.pool.phase, Refusal::WorkerUnavailable),
+            (None, Policy::Direct, _) => named::refusal(here.pool.phase, Refusal::WorkerRequired),
+            (None, _, Nobody::NoWorker) => {
+                return self.give_up(env, routing, false, asked, Counter::NoWorker, out);
+            }
+            (None, _, nobody) => {
+                forget(env, routing, asked, out);
+                return self.nobody(here, nobody, out);
+            }
         };
         let next = self.refuse(reply, Counter::NamedRefused, out);
         forget(env, routing, asked, out);
@@ -306,15 +466,12 @@ impl RequestFlow {
         &mut self,
         env: &mut Env<'_>,
         routing: Routing,
+        named: bool,
         asked: bool,
         why: Counter,
         out: &mut Vec<Effect>,
     ) -> Next {
-        let next = if routing.named.is_some() {
-            self.refuse(LocalReply::no_topology(), why, out)
-        } else {
-            self.pass(why, out)
-        };
+        let next = if named { self.refuse(LocalReply::no_topology(), why, out) } else { self.pass(why, out) };
         forget(env, routing, asked, out);
         next
     }
@@ -336,35 +493,24 @@ fn disown(env: &mut Env<'_>, routing: &Routing) {
     }
 }
 
-fn is_exact(here: Here<'_>, routing: &Routing) -> bool {
-    routing.named.is_some() || here.pool.rules.policy == Policy::Direct
+fn is_exact(here: Here<'_>) -> bool {
+    here.turn.named.is_some() || here.pool.rules.policy == Policy::Direct
 }
 
-fn question(env: &Env<'_>, routing: &Routing) -> RouteRequest {
+fn asked(env: &Env<'_>, here: Here<'_>, routing: &Routing) -> RouteRequest {
     let bound = routing.cached.filter(|r| r.certainty == Certainty::Bound);
+    let session = here.turn.session.filter(|_| here.turn.alias.is_none());
+    let (request, pool) = (routing.request, routing.pool.clone());
     RouteRequest {
-        session: Some(reference(routing.session)),
+        session: session.map(reference),
         cached: bound.map(|r| Cached { worker_hash: r.worker_hash, rank: r.rank, version: r.version }),
-        named: routing.named.clone(),
+        named: here.turn.named.clone(),
         unsent: env.vm.reports.about(routing.session.id),
-        ..RouteRequest::new(
-            env.vm.caller.clone(),
-            routing.request,
-            routing.pool.clone(),
-            env.config.route_deadline,
-        )
-    }
-}
-
-fn record(env: &Env<'_>, routing: &Routing, slot: &Slot, version: Version, certainty: Certainty) -> Record {
-    Record {
-        id: routing.session.id,
-        rank_hash: routing.session.rank_hash,
-        version,
-        worker_hash: slot.hash,
-        rank: slot.bound_rank,
-        touched_s: Record::seconds(env.now),
-        generation: env.vm.generation,
-        certainty,
+        demands: here.turn.demands.clone(),
+        wait_ms: routing.wait,
+        alias: here.turn.alias,
+        prefill: routing.prefill.as_ref().map(|wanted| Box::new(wanted.question(env.vm))),
+        dry_run: here.turn.dry_run,
+        ..RouteRequest::new(env.vm.caller.clone(), request, pool, env.config.route_deadline)
     }
 }

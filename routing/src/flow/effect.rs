@@ -5,12 +5,16 @@ use crate::contract::RouteRequest;
 use crate::id::{SessionId, Version};
 use crate::page::Record;
 use crate::time::Millis;
+use serde::Serialize;
+use std::borrow::Cow;
 
 /// Whether the request may go on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
     /// Headers go on at once.
     Continue,
+    /// Headers wait, and the body is wanted.
+    Read,
     /// Headers wait for [`Effect::Resume`] or were answered.
     Pause,
 }
@@ -19,9 +23,9 @@ pub enum Next {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {
     /// Replace a request header.
-    SetHeader(&'static str, String),
+    SetHeader(Cow<'static, str>, String),
     /// Remove a request header.
-    RemoveHeader(&'static str),
+    RemoveHeader(Cow<'static, str>),
     /// Keep this text in the stream's filter state: the upstream role and the access log read it.
     Note(String),
     /// Ask the service.
@@ -92,9 +96,7 @@ pub struct LocalReply {
 
 impl LocalReply {
     fn error(status: u32, retry_after_s: Option<u32>, kind: &str, code: &str, message: &str) -> Self {
-        let body =
-            format!(r#"{{"error":{{"message":"{message}","type":"{kind}","param":null,"code":"{code}"}}}}"#);
-        Self { status, retry_after_s, body }
+        Self { status, retry_after_s, body: error(kind, None, code, message) }
     }
 
     pub(super) fn key_too_long() -> Self {
@@ -102,14 +104,8 @@ impl LocalReply {
         Self::error(400, None, "invalid_request_error", "session_id_too_long", &message)
     }
 
-    /// A caller named no worker where one is needed.
-    pub(super) fn worker_required() -> Self {
-        Self::target(400, "worker_id_required", "worker id required")
-    }
-
     /// The named target cannot serve now.
-    pub(crate) fn target_gone() -> Self {
-        let message = "the named worker is not available";
+    pub(crate) fn target_gone(message: &str) -> Self {
         Self::error(503, Some(1), "server_error", "worker_unavailable", message)
     }
 
@@ -120,9 +116,48 @@ impl LocalReply {
     }
 
     /// Every slot, or the bound one, is overloaded, and the pool refuses then.
-    pub(super) fn overloaded() -> Self {
+    pub(super) fn overloaded(left: Option<Millis>) -> Self {
         let message = "the model workers are overloaded; try again shortly";
-        Self::error(429, Some(1), "rate_limit_error", "overloaded", message)
+        let seconds = left.map_or(1, |left| left.0.div_ceil(1000).max(1));
+        Self::error(429, u32::try_from(seconds).ok(), "rate_limit_error", "overloaded", message)
+    }
+
+    /// The request asks for a model that no pool serves.
+    pub(super) fn model_unknown() -> Self {
+        let message = "the model does not exist";
+        Self {
+            body: error("invalid_request_error", Some("model"), "model_not_found", message),
+            ..Self::empty(404)
+        }
+    }
+
+    /// The request names no model, and there is no pool for such.
+    pub(super) fn model_missing() -> Self {
+        let message = "you must provide a model";
+        Self {
+            body: error("invalid_request_error", Some("model"), "model_required", message),
+            ..Self::empty(400)
+        }
+    }
+
+    /// Only the service knows what would become of a request.
+    pub(super) fn dry_run_unanswered() -> Self {
+        let message = "the state service did not answer, and a dry run asks it";
+        Self::error(503, Some(1), "server_error", "dry_run_unanswered", message)
+    }
+
+    /// A header of a trusted caller that cannot be read.
+    pub(super) fn malformed(code: &str, message: &str) -> Self {
+        Self::error(400, None, "invalid_request_error", code, message)
+    }
+
+    /// An answer that is no error.
+    pub(super) fn json(status: u32, value: &impl Serialize) -> Self {
+        Self { body: serde_json::to_string(value).unwrap_or_default(), ..Self::empty(status) }
+    }
+
+    const fn empty(status: u32) -> Self {
+        Self { status, retry_after_s: None, body: String::new() }
     }
 
     /// A named target that is refused for good.
@@ -134,6 +169,12 @@ impl LocalReply {
         let message = "no model worker is known yet; try again shortly";
         Self::error(503, Some(1), "server_error", "no_workers_known", message)
     }
+}
+
+/// An error in OpenAI's shape.
+fn error(kind: &str, param: Option<&str>, code: &str, message: &str) -> String {
+    let param = param.map_or_else(|| "null".to_owned(), |param| format!("\"{param}\""));
+    format!(r#"{{"error":{{"message":"{message}","type":"{kind}","param":{param},"code":"{code}"}}}}"#)
 }
 
 /// Inputs that make no sense in a state: named and counted, never an error.
@@ -172,6 +213,14 @@ pub enum Counter {
     SessionKeyMissing,
     /// The pool pins nothing.
     AffinityOff,
+    /// The bound slot, or every slot, was overloaded, and the pool refuses then: 429.
+    OverloadRefused,
+    /// No pool serves the model asked for: 404, or 400 when none was.
+    ModelUnknown,
+    /// Answered with the list of models.
+    ModelsListed,
+    /// Answered with what would have become of it.
+    DryRun,
     /// A key over the limit: 400.
     KeyTooLong,
     /// A named target, or the want of one, could not be served: 400, 404 or 503.
@@ -180,6 +229,14 @@ pub enum Counter {
     NoTopology,
     /// No worker of the pool may serve.
     NoWorker,
+    /// A body was to be read and did not come: decided without it.
+    BodyMissing,
+    /// A body was longer than what is read of it: decided by what came before.
+    BodyTooLong,
+    /// A body was no JSON: decided without it.
+    BodyMalformed,
+    /// A session ended because its client said so.
+    Released,
     /// A first turn was accepted.
     Committed,
     /// A first turn failed: no binding.
@@ -192,6 +249,10 @@ pub enum Counter {
     UpstreamRoleMissing,
     /// An attempt of a request whose plan is not in this VM: no rank was sent.
     PlanMissing,
+    /// A body too large to be rewritten for an engine that reads the rank there: sent as it is, without a rank.
+    RankBodyTooLong,
+    /// The same for a body that is no JSON object.
+    RankBodyMalformed,
     /// Envoy dialled another host than the one target allowed: 503, and that host saw nothing.
     ExactRefused,
     /// Envoy does not know a worker's cluster: it is declared at the service, and not in this Envoy's config.
@@ -220,10 +281,18 @@ impl Counter {
         Self::Spilled,
         Self::SessionKeyMissing,
         Self::AffinityOff,
+        Self::OverloadRefused,
+        Self::ModelUnknown,
+        Self::ModelsListed,
+        Self::DryRun,
         Self::KeyTooLong,
         Self::NamedRefused,
         Self::NoTopology,
         Self::NoWorker,
+        Self::BodyMissing,
+        Self::BodyTooLong,
+        Self::BodyMalformed,
+        Self::Released,
         Self::Committed,
         Self::RolledBack,
         Self::BreakerOpen,
@@ -232,6 +301,8 @@ impl Counter {
         Self::RouteFailed(RouteFailure::Malformed),
         Self::UpstreamRoleMissing,
         Self::PlanMissing,
+        Self::RankBodyTooLong,
+        Self::RankBodyMalformed,
         Self::ExactRefused,
         Self::ClusterMissing,
         Self::StreamBroken,
@@ -257,10 +328,18 @@ impl Counter {
             Self::Spilled => "spilled",
             Self::SessionKeyMissing => "session_key_missing",
             Self::AffinityOff => "affinity_off",
+            Self::OverloadRefused => "overload_refused",
+            Self::ModelUnknown => "model_unknown",
+            Self::ModelsListed => "models_listed",
+            Self::DryRun => "dry_run",
             Self::KeyTooLong => "key_too_long",
             Self::NamedRefused => "named_refused",
             Self::NoTopology => "no_topology",
             Self::NoWorker => "no_worker",
+            Self::BodyMissing => "body_missing",
+            Self::BodyTooLong => "body_too_long",
+            Self::BodyMalformed => "body_malformed",
+            Self::Released => "released",
             Self::Committed => "committed",
             Self::RolledBack => "rolled_back",
             Self::BreakerOpen => "breaker_open",
@@ -269,6 +348,8 @@ impl Counter {
             Self::RouteFailed(RouteFailure::Malformed) => "route_malformed",
             Self::UpstreamRoleMissing => "upstream_role_missing",
             Self::PlanMissing => "plan_missing",
+            Self::RankBodyTooLong => "rank_body_too_long",
+            Self::RankBodyMalformed => "rank_body_malformed",
             Self::ExactRefused => "exact_refused",
             Self::ClusterMissing => "cluster_missing",
             Self::StreamBroken => "stream_broken",

@@ -1,11 +1,14 @@
 //! The answer's head and the request's end: what commits, what rolls back, what is remembered of the slot.
 
 use super::place::Slot;
-use super::{Counter, Effect, Env, Ignored, PageChange, Pending, Placed, RequestFlow, State, reference};
+use super::{
+    Binding, Counter, Effect, Env, Ignored, PageChange, Pending, Placed, RequestFlow, Routing, State,
+    reference,
+};
 use crate::contract::{Entry, KeptSlot, SessionRef, SlotFailure, Target};
 use crate::directory::{Directory, Pool};
 use crate::header;
-use crate::id::{HoldId, PoolName, Rank, RequestId};
+use crate::id::{HoldId, PoolName, Rank, RequestId, Version};
 use crate::page::{Certainty, Record};
 use crate::session::Session;
 use crate::time::{Millis, Timestamp};
@@ -118,28 +121,66 @@ impl RequestFlow {
     /// The request is over, however it ended.
     pub fn ended(&mut self, vm: &mut Vm, now: Timestamp, ending: Ending, out: &mut Vec<Effect>) {
         let placed = match std::mem::replace(&mut self.state, State::Done) {
-            State::Placed(placed) => placed,
+            State::Placed(placed) => *placed,
             // The client left before the service answered: whatever hold it got must go.
             State::Routing(routing) => {
-                fail(vm, reference(routing.session), routing.pool, routing.request, None, out);
+                let Routing { session, pool, request, prefill, .. } = *routing;
+                if let Some(prefill) = prefill {
+                    fail(vm, reference(prefill.session), pool.clone(), prefill.request, None, out);
+                }
+                if let Some(half) = self.prefill.take() {
+                    half.ended_unplaced(vm, out);
+                }
+                if !self.turn.dry_run {
+                    fail(vm, reference(session), pool, request, None, out);
+                }
                 return;
             }
-            State::AwaitHead | State::Refused | State::Passed | State::Done => return,
+            State::AwaitHead | State::Reading(_) | State::Refused | State::Passed | State::Done => return,
         };
         let plan = placed.plan.and_then(|plan| vm.plans.remove(plan));
-        let counted = plan.as_ref().map_or((placed.slot.hash, placed.slot.rank), |plan| plan.counted);
+        let counted = plan.as_ref().map_or((placed.slot.hash, placed.carried), |plan| plan.counted);
         vm.loads.remove(counted.0, counted.1);
         if ending == Ending::BrokenStream {
             out.push(Effect::Count(Counter::StreamBroken));
             let slot = plan.and_then(|plan| plan.last).map_or(counted, |last| (last.worker, last.rank));
             vm.judge_own(now, slot, Verdict::Failed(SlotFailure::Status5xx));
         }
-        let Some(pending) = placed.pending else { return };
-        if pending.cached {
-            out.push(Effect::Page(PageChange::Remove { id: pending.session.id, version: pending.version }));
+        if let Some(half) = placed.prefill {
+            half.ended(vm, out);
         }
-        fail(vm, reference(pending.session), pending.pool, pending.request, pending.hold, out);
+        if let Some(pending) = placed.pending {
+            roll_back(vm, pending, out);
+        } else if let Some(binding) = placed.binding.filter(|_| placed.last) {
+            release(vm, now, binding, &placed.slot, out);
+        }
     }
+}
+
+/// What a first turn held, and nobody accepted.
+pub(super) fn roll_back(vm: &mut Vm, pending: Pending, out: &mut Vec<Effect>) {
+    if pending.cached {
+        out.push(Effect::Page(PageChange::Remove { id: pending.session.id, version: pending.version }));
+    }
+    fail(vm, reference(pending.session), pending.pool, pending.request, pending.hold, out);
+}
+
+/// The client said that this was the session's last turn. A binding that moved meanwhile is another one, and stays.
+fn release(vm: &mut Vm, now: Timestamp, binding: Binding, slot: &Slot, out: &mut Vec<Effect>) {
+    let Binding { session, pool, version } = binding;
+    out.push(Effect::Page(PageChange::Put(Record {
+        id: session.id,
+        rank_hash: session.rank_hash,
+        version,
+        worker_hash: slot.hash,
+        rank: slot.bound_rank,
+        touched_s: Record::seconds(now),
+        generation: vm.generation,
+        certainty: Certainty::Gone,
+    })));
+    out.push(Effect::Count(Counter::Released));
+    vm.reports.push(Entry::Released { session: reference(session), pool, version });
+    out.push(Effect::ReportNow);
 }
 
 fn answered(
@@ -163,9 +204,14 @@ fn answered(
     if head.by == By::Envoy(EnvoyReason::NoCluster) {
         out.push(Effect::Count(Counter::ClusterMissing));
     }
-    if !by_engine || head.status >= 500 {
+    let accepted = by_engine && head.status < 500;
+    if let Some(half) = placed.prefill.take() {
+        half.answered(env, accepted, out);
+    }
+    if !accepted {
         return;
     }
+    placed.accepted = true;
     let target = server.and_then(|slot| target(directory, slot));
     if env.config.served_header
         && head.status < 400
@@ -176,7 +222,7 @@ fn answered(
     // An answer of a host that is none of ours binds nothing: the end of the request rolls back.
     let Some(target) = target else { return };
     if let Some(pending) = placed.pending.take() {
-        commit(env, &placed.slot, pending, target, out);
+        placed.binding = commit(env, &placed.slot, pending, target, out);
     }
 }
 
@@ -233,20 +279,19 @@ pub(super) fn fail(
     out.push(Effect::ReportNow);
 }
 
-fn commit(env: &mut Env<'_>, chosen: &Slot, pending: Pending, target: Target, out: &mut Vec<Effect>) {
+/// Commits what a turn held, at the slot that served it; answers with the binding if it is where it was chosen to be.
+pub(super) fn commit(
+    env: &mut Env<'_>,
+    chosen: &Slot,
+    pending: Pending,
+    target: Target,
+    out: &mut Vec<Effect>,
+) -> Option<Binding> {
     let as_chosen = target.worker == chosen.worker && target.rank == chosen.rank;
     // A worker-only binding stays worker-only: its rank is the hash, whatever the worker declares later.
     let target = if as_chosen { Target { rank: chosen.bound_rank, ..target } } else { target };
-    let held = Record {
-        id: pending.session.id,
-        rank_hash: pending.session.rank_hash,
-        version: pending.version,
-        worker_hash: chosen.hash,
-        rank: chosen.bound_rank,
-        touched_s: Record::seconds(env.now),
-        generation: env.vm.generation,
-        certainty: Certainty::Bound,
-    };
+    let held = record(env, pending.session, chosen, pending.version, Certainty::Bound);
+    let binding = Binding { session: pending.session, pool: pending.pool.clone(), version: pending.version };
     // Served elsewhere (a retry): only the service knows who wins, so the next turn asks it.
     out.push(Effect::Page(if as_chosen {
         PageChange::Put(held)
@@ -262,6 +307,27 @@ fn commit(env: &mut Env<'_>, chosen: &Slot, pending: Pending, target: Target, ou
         version: pending.version,
     });
     out.push(Effect::Count(Counter::Committed));
+    as_chosen.then_some(binding)
+}
+
+/// A record of a session at a slot.
+pub(super) fn record(
+    env: &Env<'_>,
+    session: Session,
+    slot: &Slot,
+    version: Version,
+    certainty: Certainty,
+) -> Record {
+    Record {
+        id: session.id,
+        rank_hash: session.rank_hash,
+        version,
+        worker_hash: slot.hash,
+        rank: slot.bound_rank,
+        touched_s: Record::seconds(env.now),
+        generation: env.vm.generation,
+        certainty,
+    }
 }
 
 /// Keeps a binding alive: page and service hear of it once in an eighth of its ttl, not on every turn.

@@ -2,63 +2,95 @@
 //!
 //! Read only on listeners declared trusted; elsewhere the shipped configs strip these headers before the filter runs.
 
+use super::ask::Question;
+use super::decide::{found_now, joined};
 use super::finish::touch;
 use super::place::{self, Choice, Slot};
-use super::{Counter, Effect, Env, Head, Here, LocalReply, Next, Placement, RequestFlow, found_now, joined};
-use crate::config::{FilterConfig, Trust};
+use super::{Counter, Effect, Env, Head, Here, LocalReply, Next, Placement, RequestFlow, choose};
 use crate::contract::{Affinity, Policy, Refusal, Target};
+use crate::demand::{self, Demands, Label};
+use crate::hash::Phase;
 use crate::header;
 use crate::id::{Rank, WorkerId};
 use crate::page::Record;
 use crate::session::Session;
 
-/// The target a trusted caller named, if it named one.
+/// The targets a trusted caller named: of the half that answers, and of the prefill half. What is named for no half in
+/// particular is meant for both, as far as it is a worker of that half.
 ///
 /// # Errors
 /// What to answer: the worker or rank is no such thing, or a rank came without a worker.
-pub(super) fn read(config: &FilterConfig, head: &impl Head) -> Result<Option<Target>, LocalReply> {
-    if config.trust == Trust::Nobody {
-        return Ok(None);
-    }
+pub(super) fn read(head: &impl Head) -> Result<(Option<Target>, Option<Target>), LocalReply> {
+    let usual = pair(head, header::TARGET_WORKER, header::TARGET_RANK, Phase::Aggregated)?;
+    let [prefill, decode] = header::PHASE_TARGETS;
+    let prefill = pair(head, prefill.0, prefill.1, Phase::Prefill)?;
+    let decode = pair(head, decode.0, decode.1, Phase::Decode)?;
+    Ok((decode.or_else(|| usual.clone()), prefill.or(usual)))
+}
+
+fn pair(head: &impl Head, worker: &str, rank: &str, phase: Phase) -> Result<Option<Target>, LocalReply> {
     let text = |name| head.header(name).map(|value| value.trim_ascii().to_vec()).filter(|v| !v.is_empty());
-    let (worker, rank) = (text(header::TARGET_WORKER), text(header::TARGET_RANK));
+    let (worker, rank) = (text(worker), text(rank));
     let Some(worker) = worker else {
-        return if rank.is_some() { Err(LocalReply::worker_required()) } else { Ok(None) };
+        return if rank.is_some() { Err(refusal(phase, Refusal::WorkerRequired)) } else { Ok(None) };
     };
     let id = std::str::from_utf8(&worker).ok().and_then(|text| WorkerId::parse(text).ok());
-    let worker = id.ok_or_else(|| refusal(Refusal::WorkerUnknown))?;
+    let worker = id.ok_or_else(|| refusal(phase, Refusal::WorkerUnknown))?;
     let rank = match rank {
         None => None,
-        Some(text) => Some(number(&text).ok_or_else(|| refusal(Refusal::RankUndeclared))?),
+        Some(text) => Some(number(&text).ok_or_else(|| refusal(phase, Refusal::RankUndeclared))?),
     };
     Ok(Some(Target { worker, rank }))
+}
+
+/// What a trusted caller demands of the worker.
+///
+/// # Errors
+/// What to answer: a list that cannot be read. To read it as no demand would send the request where it must not go.
+pub(super) fn demands(head: &impl Head) -> Result<Demands, LocalReply> {
+    let text = |name| head.header(name).map(|value| String::from_utf8_lossy(&value).into_owned());
+    let labels = |name| text(name).map_or(Ok(Vec::new()), |text| Label::parse_list(&text));
+    let addresses = text(header::SUBSET).map_or(Ok(Vec::new()), |text| demand::parse_addresses(&text));
+    let wrong = |problem| LocalReply::malformed("demands_malformed", problem);
+    Ok(Demands {
+        addresses: addresses.map_err(wrong)?,
+        require: labels(header::REQUIRE).map_err(wrong)?,
+        prefer: labels(header::PREFER).map_err(wrong)?,
+        model: None,
+    })
 }
 
 fn number(text: &[u8]) -> Option<Rank> {
     std::str::from_utf8(text).ok()?.parse().ok().map(Rank)
 }
 
-/// What a refusal says to the client.
-pub(super) fn refusal(refusal: Refusal) -> LocalReply {
+/// What a refusal says to the client; in a split pool it names the half.
+pub(super) fn refusal(phase: Phase, refusal: Refusal) -> LocalReply {
+    let of = |message: &str| match phase {
+        Phase::Aggregated => message.to_owned(),
+        Phase::Prefill | Phase::Decode => format!("{}: {message}", phase.as_str()),
+    };
     match refusal {
-        Refusal::WorkerRequired => LocalReply::worker_required(),
-        Refusal::WorkerUnknown => LocalReply::target(404, "worker_unknown", "no such worker in this pool"),
+        Refusal::WorkerRequired => LocalReply::target(400, "worker_id_required", &of("worker id required")),
+        Refusal::WorkerUnknown => {
+            LocalReply::target(404, "worker_unknown", &of("no such worker in this pool"))
+        }
         Refusal::RankUndeclared => {
-            LocalReply::target(400, "rank_undeclared", "the worker does not declare that rank")
+            LocalReply::target(400, "rank_undeclared", &of("the worker does not declare that rank"))
         }
         Refusal::BoundElsewhere => LocalReply::target(
             400,
             "session_bound_elsewhere",
-            "the session is bound to another target; name that one, or none",
+            &of("the session is bound to another target; name that one, or none"),
         ),
         Refusal::Excluded => LocalReply::target(
             403,
             "target_excluded",
-            "the session is bound to a worker that this request's demands exclude",
+            &of("the session is bound to a worker that this request's demands exclude"),
         ),
         Refusal::Unmet => LocalReply::unmet(),
-        Refusal::Overloaded => LocalReply::overloaded(),
-        Refusal::WorkerUnavailable => LocalReply::target_gone(),
+        Refusal::Overloaded => LocalReply::overloaded(None),
+        Refusal::WorkerUnavailable => LocalReply::target_gone(&of("the named worker is not available")),
     }
 }
 
@@ -93,38 +125,39 @@ impl RequestFlow {
         &mut self,
         env: &mut Env<'_>,
         here: Here<'_>,
-        session: Option<Session>,
-        target: Target,
+        target: &Target,
         head: &impl Head,
         out: &mut Vec<Effect>,
     ) -> Next {
-        if let Err(why) = known(here, &target) {
-            return self.refuse(refusal(why), Counter::NamedRefused, out);
+        if let Err(why) = known(here, target) {
+            return self.refuse(refusal(here.pool.phase, why), Counter::NamedRefused, out);
         }
         let keeps = here.pool.affinity != Affinity::Off && here.pool.rules.policy != Policy::SessionHash;
-        let Some(session) = session.filter(|_| keeps) else {
-            return self.unkept(env, here, session, &target, out);
+        let Some(session) = here.turn.session.filter(|_| keeps) else {
+            return self.unkept(env, here, target, head, out);
         };
+        let asks_prefill = self.choose_prefill(env, here, head, out).is_err();
         let record = found_now(env, head, session);
         let (slot, record, held) = match place::from_record(here, record.as_ref(), env.vm.generation, env.now)
         {
             Choice::Bound(slot, record) => (slot, record, false),
             Choice::Held(slot, record) => (slot, record, true),
             // Whether a draining worker may go on with it, only the service knows: it may be bound there.
-            Choice::Unknown => return self.ask(env, here, session, record, Some(target), out),
+            Choice::Unknown => return self.ask(env, here, Question::plain(session, record), head, out),
         };
-        if !agrees(here, &target, &slot, &record) {
+        if asks_prefill || !agrees(here, target, &slot, &record) || !choose::keeps(here, &slot) {
             // This cache may be old: the service knows whether the session is still bound there.
-            return self.ask(env, here, session, Some(record), Some(target), out);
+            return self.ask(env, here, Question::plain(session, Some(record)), head, out);
         }
-        let slot = exactly(here, slot, Some(&target));
+        let slot = exactly(here, slot, Some(target));
         let pending = held.then(|| {
             let request = env.vm.next_request();
             joined(session, here.pool.name.clone(), request, &record)
         });
         touch(env, here.pool, session, &record, out);
         let (session, why) = (Some(session), Counter::Named);
-        self.place(env, here, Placement { session, slot, why, pending, exact: true }, out)
+        let version = (!held).then_some(record.version);
+        self.place(env, here, Placement { session, slot, why, pending, version, exact: true }, head, out)
     }
 
     /// Without a binding to keep: exactly there, and nothing remembered.
@@ -132,17 +165,24 @@ impl RequestFlow {
         &mut self,
         env: &mut Env<'_>,
         here: Here<'_>,
-        session: Option<Session>,
         target: &Target,
+        head: &impl Head,
         out: &mut Vec<Effect>,
     ) -> Next {
         // Without affinity there is no rank of a session's own either.
-        let session = session.filter(|_| here.pool.affinity != Affinity::Off);
+        let session = here.turn.session.filter(|_| here.pool.affinity != Affinity::Off);
         let Some(slot) = slot(here, target, session) else {
-            return self.refuse(LocalReply::target_gone(), Counter::NamedRefused, out);
+            let gone = refusal(here.pool.phase, Refusal::WorkerUnavailable);
+            return self.refuse(gone, Counter::NamedRefused, out);
         };
+        if !choose::keeps(here, &slot) {
+            let excluded = refusal(here.pool.phase, Refusal::Excluded);
+            return self.refuse(excluded, Counter::NamedRefused, out);
+        }
+        self.prefill_alone(env, here, head, out);
         let why = Counter::Named;
-        self.place(env, here, Placement { session, slot, why, pending: None, exact: true }, out)
+        let placement = Placement { session, slot, why, pending: None, version: None, exact: true };
+        self.place(env, here, placement, head, out)
     }
 }
 

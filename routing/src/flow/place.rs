@@ -2,14 +2,17 @@
 //!
 //! A rank is sent only where its worker declares it and its endpoint serves it; headers are always set or removed, never left.
 
-use super::{Counter, Effect, Env, Head, Here, Placement};
+use super::choose;
+use super::{Counter, Effect, Env, Here, Placement};
 use crate::config::Steering;
-use crate::contract::{Affinity, Policy, Ranks, Target, WorkerState, soft_stays};
+use crate::contract::{Ranks, Target};
 use crate::directory::{Endpoint, Worker};
+use crate::engine::{OnWire, Surface};
+use crate::hash::Phase;
 use crate::header;
-use crate::id::{PoolName, Rank, RankHash, WorkerId};
+use crate::id::{Rank, RankHash, WorkerId};
 use crate::page::{Certainty, HELD_BELIEVED, Record};
-use crate::policy::{self, Chance};
+use crate::policy;
 use crate::session::Session;
 use crate::time::Timestamp;
 use crate::vm::{Plan, PlanRef, Vm};
@@ -28,6 +31,16 @@ pub(super) struct Slot {
     pub(super) rank: Option<Rank>,
     /// The rank the binding holds; `None` keeps a worker-only binding worker-only.
     pub(super) bound_rank: Option<Rank>,
+}
+
+/// The rank that a request for this slot is served by, as far as it is not the engine that chooses it: what counts as load.
+pub(super) fn carried(steering: Steering, here: Here<'_>, slot: &Slot, surface: Surface) -> Option<Rank> {
+    let worker = here.directory.workers.get(slot.at)?;
+    let endpoint = worker.endpoint(Some(slot.rank?), 0)?;
+    let in_body = || matches!(endpoint.on_wire(worker, surface, slot.rank), OnWire::Body { .. });
+    // A body is rewritten by the upstream role alone, which `cluster` steering does without.
+    let lost = steering == Steering::Cluster && in_body();
+    endpoint.carried(worker, surface, slot.rank).filter(|_| !lost)
 }
 
 /// What the cache says of a session.
@@ -68,7 +81,7 @@ pub(super) fn from_record(
     match record.certainty {
         Certainty::Bound => Choice::Bound(slot, *record),
         Certainty::Held => Choice::Held(slot, *record),
-        Certainty::Gone => Choice::Unknown,
+        Certainty::Gone | Certainty::Alias => Choice::Unknown,
     }
 }
 
@@ -79,7 +92,8 @@ fn eligible<'a>(here: Here<'a>, record: &Record) -> Option<(usize, &'a Worker)> 
 }
 
 pub(super) fn is_here(here: Here<'_>, worker: &Worker) -> bool {
-    here.directory.pools.get(worker.pool).is_some_and(|p| p.name == here.pool.name)
+    let its_half = (worker.phase == Phase::Prefill) == (here.pool.phase == Phase::Prefill);
+    its_half && here.directory.pools.get(worker.pool).is_some_and(|p| p.name == here.pool.name)
 }
 
 /// The slot the service named, if this VM knows it.
@@ -89,111 +103,15 @@ pub(super) fn from_target(here: Here<'_>, target: &Target, session: Session) -> 
     (is_here(here, worker) && declared).then(|| slot(here, at, worker, target.rank, session.rank_hash))
 }
 
-/// Whether a bound turn goes on at its slot: always, but under `soft` only while its worker is no suspect and within the
-/// margin of the best one. A move is the service's to make.
-pub(super) fn stays(env: &Env<'_>, here: Here<'_>, slot: &Slot) -> bool {
-    // In a `direct` pool only the caller moves anything.
-    if here.pool.affinity != Affinity::Soft || here.pool.rules.policy == Policy::Direct {
-        return true;
-    }
-    let Some(bound) = here.directory.workers.get(slot.at) else { return true };
-    let load = |worker: &Worker| env.vm.load(env.now, worker);
-    let bound_load = load(bound);
-    if bound.state == WorkerState::Suspect {
-        return false;
-    }
-    // Within the slack nobody else's load matters: the usual case of a fleet that is not busy.
-    if soft_stays(here.pool.soft_margin_percent, bound_load, 0) {
-        return true;
-    }
-    let open = here.directory.open_workers(here.pool);
-    let best = open.iter().filter_map(|at| here.directory.workers.get(*at)).map(load).min();
-    best.is_none_or(|best| soft_stays(here.pool.soft_margin_percent, bound_load, best))
-}
-
 /// The cached binding, whatever its generation and age.
 pub(super) fn cached(here: Here<'_>, session: Session, record: &Record) -> Option<Slot> {
     let (at, worker) = eligible(here, record)?;
     Some(slot(here, at, worker, record.rank, session.rank_hash))
 }
 
-/// Without the service and without a binding: weighted rendezvous, the same on every Envoy.
-pub(super) fn alone(here: Here<'_>, session: Session) -> Option<Slot> {
-    rendezvous(here, session, &here.directory.open_workers(here.pool))
-}
-
-/// Where `session_hash` has a session: computed anew on every turn, the same on every Envoy.
-pub(super) fn by_hash(here: Here<'_>, session: Session) -> Option<Slot> {
-    rendezvous(here, session, &here.directory.hashed_workers(here.pool))
-}
-
-fn rendezvous(here: Here<'_>, session: Session, workers: &[usize]) -> Option<Slot> {
-    let candidates = here.directory.candidates(workers, |_| 0);
-    let at = *workers.get(policy::rendezvous(&candidates, session.id)?)?;
-    let worker = here.directory.workers.get(at)?;
-    // A rank of its own: what was placed alone is bound to the rank that served it.
-    let rank = hashed(here, worker, session);
-    Some(Slot { worker: worker.id.clone(), hash: worker.hash, at, rank, bound_rank: rank })
-}
-
-/// Without a session: the pool's policy over present load; the engine balances the ranks.
-pub(super) fn spread(env: &mut Env<'_>, here: Here<'_>, head: &impl Head) -> Option<Slot> {
-    let mut open = here.directory.open_workers(here.pool);
-    keep_unavoided(env, here, &mut open);
-    choose(env, here, &open, head)
-}
-
-/// A bound turn that cannot go home now: the pool's policy over the others. `None` when there is no other.
-pub(super) fn spill(
-    env: &mut Env<'_>,
-    here: Here<'_>,
-    session: Session,
-    home: &Slot,
-    head: &impl Head,
-) -> Option<Slot> {
-    let mut open = here.directory.open_workers(here.pool);
-    open.retain(|at| *at != home.at);
-    keep_unavoided(env, here, &mut open);
-    let slot = choose(env, here, &open, head)?;
-    let rank = here.directory.workers.get(slot.at).and_then(|worker| hashed(here, worker, session));
-    Some(Slot { rank, ..slot })
-}
-
-/// Leaves workers out that were just unreachable, unless all were.
-fn keep_unavoided(env: &Env<'_>, here: Here<'_>, open: &mut Vec<usize>) {
-    if env.vm.troubles.is_empty() {
-        return;
-    }
-    let fine = |at: &usize| {
-        let worker = here.directory.workers.get(*at);
-        worker.is_some_and(|worker| !env.vm.troubles.avoids(env.now, worker.hash, None))
-    };
-    if open.iter().any(fine) {
-        open.retain(fine);
-    }
-}
-
-fn choose(env: &mut Env<'_>, here: Here<'_>, open: &[usize], head: &impl Head) -> Option<Slot> {
-    let candidates = here.directory.candidates(open, |worker| env.vm.load(env.now, worker));
-    let cursor = match here.pool.rules.policy {
-        // Costs a compare-and-swap, so only those ask who need it.
-        Policy::RoundRobin => head.next_in_turn(cursor_of(&here.pool.name)),
-        _ => 0,
-    };
-    let chance = Chance { draw: env.vm.draw(), cursor };
-    let at = *open.get(policy::choose(here.pool.rules, &candidates, None, chance)?)?;
-    let worker = here.directory.workers.get(at)?;
-    Some(Slot { worker: worker.id.clone(), hash: worker.hash, at, rank: None, bound_rank: None })
-}
-
-fn cursor_of(pool: &PoolName) -> u32 {
-    let hash = xxhash_rust::xxh3::xxh3_64(pool.as_str().as_bytes());
-    u32::try_from(hash % u64::from(header::shared::CURSORS)).unwrap_or(0)
-}
-
 /// Removes every header that steers: the request goes on as if the filter were not there.
 pub(super) fn strip(out: &mut Vec<Effect>) {
-    out.extend(header::STRIPPED.iter().map(|name| Effect::RemoveHeader(name)));
+    out.extend(header::STRIPPED.iter().map(|name| Effect::RemoveHeader((*name).into())));
 }
 
 /// Sets the headers of a placed request. What else steers was stripped natively before the filter ran (the shipped configs do, and
@@ -202,11 +120,12 @@ pub(super) fn steer(
     env: &mut Env<'_>,
     here: Here<'_>,
     placement: &Placement,
+    surface: Surface,
     out: &mut Vec<Effect>,
 ) -> Option<PlanRef> {
     let Placement { session, slot, why, exact, .. } = placement;
     if env.config.steering == Steering::Cluster {
-        to_cluster(env.vm, here, *session, slot, out);
+        to_cluster(env.vm, here, *session, slot, surface, out);
         out.push(Effect::Note(note(None, *session, slot, *why)));
         return None;
     }
@@ -214,14 +133,16 @@ pub(super) fn steer(
         rank_hash: session.filter(|_| here.pool.ranks == Ranks::Pinned).map(|s| s.rank_hash),
         worker: slot.hash,
         rank: slot.rank,
+        surface,
+        body_bytes: None,
         exact: *exact,
         attempts: 0,
         last: None,
-        counted: (slot.hash, slot.rank),
+        counted: (slot.hash, carried(env.config.steering, here, slot, surface)),
     });
     let list = endpoint_list(env, here, placement);
-    out.push(Effect::SetHeader(header::CLUSTER, here.pool.cluster.clone()));
-    out.push(Effect::SetHeader(header::ENDPOINTS, list));
+    out.push(Effect::SetHeader(header::CLUSTER.into(), here.pool.cluster.clone()));
+    out.push(Effect::SetHeader(header::ENDPOINTS.into(), list));
     out.push(Effect::Note(note(plan, *session, slot, *why)));
     plan
 }
@@ -231,16 +152,23 @@ fn spread_of(vm: &mut Vm, session: Option<Session>) -> u64 {
     session.map_or_else(|| vm.draw(), |session| session.rank_hash.0)
 }
 
-fn to_cluster(vm: &mut Vm, here: Here<'_>, session: Option<Session>, slot: &Slot, out: &mut Vec<Effect>) {
+fn to_cluster(
+    vm: &mut Vm,
+    here: Here<'_>,
+    session: Option<Session>,
+    slot: &Slot,
+    surface: Surface,
+    out: &mut Vec<Effect>,
+) {
     let worker = here.directory.workers.get(slot.at);
     let draw = if slot.rank.is_none() { spread_of(vm, session) } else { 0 };
     let endpoint =
         worker.and_then(|worker| worker.endpoint(slot.rank, draw).map(|endpoint| (worker, endpoint)));
     if let Some((worker, endpoint)) = endpoint {
-        out.push(Effect::SetHeader(header::CLUSTER, endpoint.cluster.clone()));
-        out.push(match endpoint.wire_rank(worker.engine, worker.dp_size, slot.rank) {
-            Some(rank) => Effect::SetHeader(rank.header, rank.value),
-            None => Effect::RemoveHeader(header::VLLM_RANK),
+        out.push(Effect::SetHeader(header::CLUSTER.into(), endpoint.cluster.clone()));
+        out.push(match endpoint.on_wire(worker, surface, slot.rank) {
+            OnWire::Header { name, value } => Effect::SetHeader(name.into(), value),
+            OnWire::Body { .. } | OnWire::Nothing => Effect::RemoveHeader(header::VLLM_RANK.into()),
         });
     } else {
         strip(out);
@@ -266,10 +194,10 @@ fn endpoint_list(env: &mut Env<'_>, here: Here<'_>, placement: &Placement) -> St
             break;
         }
         let Some(&at) = members.get((start + step) % members.len()) else { break };
-        let open = here.directory.workers.get(at).filter(|w| {
-            let avoided = env.vm.troubles.avoids(env.now, w.hash, None);
-            at != slot.at && w.state.takes_new() && !avoided
-        });
+        let open =
+            here.directory.workers.get(at).filter(|w| {
+                at != slot.at && w.state.takes_new() && choose::is_alternate(env, here, w, *session)
+            });
         let rank = open.zip(*session).and_then(|(worker, session)| hashed(here, worker, session));
         list.push(open.and_then(|worker| worker.endpoint(rank, spread)));
     }

@@ -90,6 +90,12 @@ impl Key {
         &self.bytes
     }
 
+    /// The key as its client wrote it, to be handed on to the engine; `None` for a key that is made of several values.
+    #[must_use]
+    pub fn as_sent(&self) -> Option<&str> {
+        std::str::from_utf8(&self.bytes).ok().filter(|_| !self.bytes.contains(&SEPARATOR))
+    }
+
     /// Where it stood.
     #[must_use]
     pub const fn origin(&self) -> Origin {

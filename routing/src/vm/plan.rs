@@ -3,6 +3,7 @@
 //! Both roles run in one VM, so a small table beats properties and headers. A [`PlanRef`] carries a generation: a late attempt of
 //! a request that ended never touches its successor's plan.
 
+use crate::engine::Surface;
 use crate::id::{Rank, RankHash};
 
 /// Most plans at once; beyond it attempts carry no rank and are counted (an Envoy thread holds far fewer requests).
@@ -17,6 +18,10 @@ pub struct Plan {
     pub worker: u64,
     /// Its rank, if one is to be sent.
     pub rank: Option<Rank>,
+    /// What is asked: decides whether an engine reads a rank.
+    pub surface: Surface,
+    /// Length of the client's body, once an attempt has sent another one.
+    pub body_bytes: Option<u64>,
     /// Nobody else may serve it: the caller named the target.
     pub exact: bool,
     /// Attempts seen by the upstream role.
@@ -32,7 +37,7 @@ pub struct Plan {
 pub struct Dialled {
     /// The worker, by hash.
     pub worker: u64,
-    /// The rank sent to it.
+    /// The rank it was for.
     pub rank: Option<Rank>,
     /// Its answer's head came.
     pub answered: bool,

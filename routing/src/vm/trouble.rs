@@ -47,6 +47,15 @@ fn busy_for(retry_after: Option<&[u8]>) -> Millis {
     seconds.map_or(BUSY_DEFAULT, |s| Millis::from_secs(s).clamp(BUSY_DEFAULT, BUSY_MAX))
 }
 
+/// Why a turn had better go elsewhere for now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Avoid {
+    /// The worker was just unreachable.
+    Unreachable,
+    /// That slot said it is busy, for so much longer.
+    Busy(Millis),
+}
+
 #[derive(Debug, Default)]
 struct Trouble {
     penalty: Penalty,
@@ -107,16 +116,24 @@ impl Troubles {
         true
     }
 
-    /// Whether a turn had better go elsewhere for now: the worker was just unreachable, or that slot said it is busy.
+    /// Why a turn had better go elsewhere for now, if it had.
+    #[must_use]
+    pub fn why(&self, now: Timestamp, worker: u64, rank: Option<Rank>) -> Option<Avoid> {
+        if self.workers.is_empty() {
+            return None;
+        }
+        let trouble = self.workers.get(&worker)?;
+        if trouble.unreachable.is_some_and(|until| runs(now, until, UNREACHABLE_FOR)) {
+            return Some(Avoid::Unreachable);
+        }
+        let until = trouble.busy.get(&rank).filter(|until| runs(now, **until, BUSY_MAX))?;
+        Some(Avoid::Busy(until.since(now)))
+    }
+
+    /// Whether a turn had better go elsewhere for now.
     #[must_use]
     pub fn avoids(&self, now: Timestamp, worker: u64, rank: Option<Rank>) -> bool {
-        if self.workers.is_empty() {
-            return false;
-        }
-        self.workers.get(&worker).is_some_and(|trouble| {
-            trouble.unreachable.is_some_and(|until| runs(now, until, UNREACHABLE_FOR))
-                || trouble.busy.get(&rank).is_some_and(|until| runs(now, *until, BUSY_MAX))
-        })
+        self.why(now, worker, rank).is_some()
     }
 
     /// What the worker's recent failures count as, in requests.

@@ -73,3 +73,13 @@ impl RequestView for Headers {
         self.0.iter().find(|(n, _)| n == name).map(|(_, value)| value.clone())
     }
 }
+
+/// Method and path of a request that says nothing else: one on which engines read a rank.
+pub(crate) fn chat(name: &str) -> Option<Vec<u8>> {
+    let text = match name {
+        ":method" => "POST",
+        ":path" => "/v1/chat/completions",
+        _ => return None,
+    };
+    Some(text.as_bytes().to_owned())
+}

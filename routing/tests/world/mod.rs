@@ -59,7 +59,7 @@ struct Seen<'a> {
 
 impl RequestView for Seen<'_> {
     fn header(&self, name: &str) -> Option<Vec<u8>> {
-        self.headers.header(name)
+        self.headers.header(name).or_else(|| crate::common::chat(name))
     }
 }
 
@@ -73,6 +73,10 @@ impl Head for Seen<'_> {
         let turn = turns.entry(n).or_insert(0);
         *turn += 1;
         *turn
+    }
+
+    fn body_follows(&self) -> bool {
+        self.headers.text("x-test-body").is_some()
     }
 }
 
@@ -146,6 +150,11 @@ impl World {
         match *verb {
             "head" => Some(self.head(name, rest)),
             "route" => Some(self.route(name, rest)),
+            "body" => Some(self.body(name, &rest.join(" "))),
+            "missing" => {
+                Some(self.drive(name, |flow, env, seen, out| Some(flow.body_missing(env, seen, out))))
+            }
+            "said" => Some(self.said(name, &rest.join(" "))),
             "answer" => Some(self.answer(name, rest)),
             "end" => Some(self.end(name, rest)),
             "try" => Some(self.attempt(name, rest)),
@@ -192,6 +201,12 @@ impl World {
                 Some(("worker", id)) => headers.set("x-rankpin-worker", Some(id)),
                 Some(("mark", value)) => headers.set("x-rankpin-spoofed", Some(value)),
                 Some(("rank", n)) => headers.set("x-rankpin-rank", Some(n)),
+                Some(("path", path)) => headers.set(":path", Some(path)),
+                Some(("method", method)) => headers.set(":method", Some(method)),
+                Some((name, value)) if name.starts_with("x-") || name == "content-type" => {
+                    headers.set(name, Some(value));
+                }
+                None if *word == "body" => headers.set("x-test-body", Some("yes")),
                 _ => panic!("no such argument: {word}"),
             }
         }
@@ -216,6 +231,23 @@ impl World {
         };
         self.drive(name, |flow, env, seen, out| {
             flow.routed(env, seen, answer, out);
+            None
+        })
+    }
+
+    /// `body TEXT`: the next part of the body; a last `…` says that more comes.
+    fn body(&mut self, name: &str, text: &str) -> String {
+        let (text, end) = text.strip_suffix('…').map_or((text, true), |text| (text, false));
+        self.drive(name, |flow, env, seen, out| Some(flow.body(env, seen, text.as_bytes(), end, out)))
+    }
+
+    /// `said TEXT`: the whole of the answer's body.
+    fn said(&mut self, name: &str, text: &str) -> String {
+        if !self.flows[name].flow.wants_response_body() {
+            return "not looked at".to_owned();
+        }
+        self.drive(name, |flow, env, _, out| {
+            flow.response_body(env, text.as_bytes(), true, out);
             None
         })
     }

@@ -51,6 +51,7 @@ pub(super) fn record(record: &Record, topology: &Topology) -> String {
         Certainty::Bound => "bound",
         Certainty::Held => "held",
         Certainty::Gone => return format!("gone {}", version(record.version)),
+        Certainty::Alias => return format!("alias of {}", record.aliased().unwrap().id.prefix()),
     };
     let generation = Some(record.generation).filter(|g| *g > 0).map(|g| format!(" g{g}")).unwrap_or_default();
     let slot = slot(name(record.worker_hash, topology), record.rank);

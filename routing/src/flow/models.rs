@@ -1,0 +1,69 @@
+//! Several pools behind one listener: which one a request belongs to, by the model it asks for, and what they serve together.
+//!
+//! Answers in OpenAI's shapes; names no worker and no pool.
+
+use super::select::{MODEL, usual_pool};
+use super::{Counter, Head, LocalReply};
+use crate::config::{FilterConfig, PoolBy};
+use crate::directory::{Directory, Pool};
+use crate::header::http;
+use crate::id::PoolName;
+use crate::json::BodyFields;
+use std::collections::BTreeSet;
+
+/// Why a request belongs to no pool.
+pub(super) enum NoPool {
+    /// There is none yet.
+    Unknown,
+    /// It is answered at once.
+    Answered(LocalReply, Counter),
+}
+
+/// The pool of a request, and the model it asks for where the listener looks at it.
+pub(super) fn pool<'a>(
+    config: &FilterConfig,
+    directory: &'a Directory,
+    head: &impl Head,
+    body: &BodyFields,
+) -> Result<(&'a Pool, Option<String>), NoPool> {
+    let by = match &config.pool_by {
+        PoolBy::Only | PoolBy::Fixed(_) => None,
+        PoolBy::Header(name) => Some(head.header(name).filter(|value| !value.trim_ascii().is_empty())),
+        PoolBy::Body => Some(body.text(MODEL).map(<[u8]>::to_vec)),
+    };
+    let Some(asked) = by else { return Ok((usual_pool(config, directory).ok_or(NoPool::Unknown)?, None)) };
+    if asks_for_list(head) {
+        return Err(NoPool::Answered(list(directory), Counter::ModelsListed));
+    }
+    let Some(asked) = asked else {
+        // As engines do: without a model the default one serves, if there is one.
+        let missing = || NoPool::Answered(LocalReply::model_missing(), Counter::ModelUnknown);
+        return usual_pool(config, directory).map(|pool| (pool, None)).ok_or_else(missing);
+    };
+    let text = std::str::from_utf8(asked.trim_ascii()).unwrap_or_default();
+    if let PoolBy::Header(_) = config.pool_by
+        && let Some(pool) = PoolName::parse(text).ok().and_then(|name| directory.pool(Some(&name)))
+    {
+        return Ok((pool, None));
+    }
+    match directory.pool_of_model(text) {
+        Some(pool) => Ok((pool, Some(text.to_owned()))),
+        None => Err(NoPool::Answered(LocalReply::model_unknown(), Counter::ModelUnknown)),
+    }
+}
+
+fn asks_for_list(head: &impl Head) -> bool {
+    let path = head.header(http::PATH).unwrap_or_default();
+    let path = path.split(|b| *b == b'?').next().unwrap_or_default();
+    matches!(path, b"/v1/models" | b"/v1/models/") && head.header(http::METHOD).as_deref() == Some(b"GET")
+}
+
+/// Every model of every pool, by name.
+fn list(directory: &Directory) -> LocalReply {
+    let names: BTreeSet<&str> =
+        directory.pools.iter().flat_map(|pool| pool.models.iter().map(String::as_str)).collect();
+    let entry =
+        |name: &str| serde_json::json!({"id": name, "object": "model", "created": 0, "owned_by": "rankpin"});
+    let data: Vec<serde_json::Value> = names.into_iter().map(entry).collect();
+    LocalReply::json(200, &serde_json::json!({"object": "list", "data": data}))
+}

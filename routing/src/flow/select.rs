@@ -1,0 +1,267 @@
+//! What a request says of itself: its key, its pool, what it demands; from its head, and from its body where the config looks there.
+//!
+//! Owns the question whether the body is needed at all: a key in a header before the first body source answers it with no.
+
+use super::{Counter, Effect, Env, Head, Here, Ignored, LocalReply, Next, RequestFlow, State, models, named};
+use crate::config::{FilterConfig, NoTopology, PoolBy, Trust};
+use crate::contract::KeyShown;
+use crate::directory::{Directory, Pool};
+use crate::engine::{CONVERSATION, Surface};
+use crate::hash::{self, Phase};
+use crate::header;
+use crate::json::{BodyFields, Progress, Reader};
+use crate::session::{self, Found, Key, Search, Session};
+
+/// Where a request's body names its model.
+pub(super) const MODEL: &str = "/model";
+/// Where it names the answer it goes on from.
+pub(super) const PREVIOUS: &str = "/previous_response_id";
+
+/// A request whose body is being read.
+#[derive(Debug)]
+pub(super) struct Reading {
+    reader: Reader,
+    /// Bytes seen.
+    seen: usize,
+    /// Nothing that follows changes anything: the document is whole, or none.
+    over: bool,
+}
+
+impl RequestFlow {
+    /// The request's head. Everything a pinned turn needs happens here.
+    pub fn head(&mut self, env: &mut Env<'_>, head: &impl Head, out: &mut Vec<Effect>) -> Next {
+        if !matches!(self.state, State::AwaitHead) {
+            out.push(Effect::Count(Counter::Ignored(Ignored::SecondHead)));
+            return Next::Continue;
+        }
+        self.turn.surface = surface(head);
+        if head.header(header::SPOOFED).is_some() {
+            out.push(Effect::Count(Counter::Spoofed));
+            out.push(Effect::RemoveHeader(header::SPOOFED.into()));
+        }
+        if let Err(reply) = self.read_trusted(env.config, head) {
+            return self.refuse(reply, Counter::NamedRefused, out);
+        }
+        self.turn.last = env.config.final_headers.iter().any(|name| says_yes(head, name));
+        let search = env.config.sources.in_head(head);
+        if wants_body(env.config, self.turn.surface, &search) && may_read(head) {
+            let reader = env.config.sources.reader();
+            self.state = State::Reading(Box::new(Reading { reader, seen: 0, over: false }));
+            return Next::Read;
+        }
+        let found = match search {
+            Search::Done(found) => found,
+            Search::NeedsBody => env.config.sources.with_body(head, &BodyFields::none()),
+        };
+        self.select(env, head, found, &BodyFields::none(), out)
+    }
+
+    /// Bytes of the body that were not shown before; `end`: they are the last.
+    pub fn body(
+        &mut self,
+        env: &mut Env<'_>,
+        head: &impl Head,
+        chunk: &[u8],
+        end: bool,
+        out: &mut Vec<Effect>,
+    ) -> Next {
+        let State::Reading(reading) = &mut self.state else {
+            // Placed already, or waiting for the service: then what follows must wait too.
+            return if matches!(self.state, State::Routing(_)) { Next::Pause } else { Next::Continue };
+        };
+        let room = env.config.prompt_bytes_max.saturating_sub(reading.seen);
+        let (part, cut) = chunk.get(..room).map_or((chunk, false), |part| (part, part.len() < chunk.len()));
+        reading.seen += part.len();
+        if !reading.over {
+            reading.over = matches!(reading.reader.feed(part), Progress::Faulty(_));
+        }
+        if !end && !cut && !reading.over && reading.seen < env.config.prompt_bytes_max {
+            return Next::Read;
+        }
+        self.read(env, head, !end || cut, out)
+    }
+
+    /// The body does not come, or not to its end: decided without it.
+    pub fn body_missing(&mut self, env: &mut Env<'_>, head: &impl Head, out: &mut Vec<Effect>) -> Next {
+        if !matches!(self.state, State::Reading(_)) {
+            return Next::Continue;
+        }
+        out.push(Effect::Count(Counter::BodyMissing));
+        self.state = State::AwaitHead;
+        let found = env.config.sources.with_body(head, &BodyFields::none());
+        self.select(env, head, found, &BodyFields::none(), out)
+    }
+
+    /// The body is read as far as it is read at all.
+    fn read(&mut self, env: &mut Env<'_>, head: &impl Head, more: bool, out: &mut Vec<Effect>) -> Next {
+        let State::Reading(reading) = std::mem::replace(&mut self.state, State::AwaitHead) else {
+            return Next::Continue;
+        };
+        let fields = if more && !reading.over {
+            out.push(Effect::Count(Counter::BodyTooLong));
+            reading.reader.so_far()
+        } else {
+            reading.reader.finish().unwrap_or_else(|_| {
+                out.push(Effect::Count(Counter::BodyMalformed));
+                BodyFields::none()
+            })
+        };
+        let found = env.config.sources.with_body(head, &fields);
+        self.select(env, head, found, &fields, out)
+    }
+
+    /// What only trusted callers may say.
+    fn read_trusted(&mut self, config: &FilterConfig, head: &impl Head) -> Result<(), LocalReply> {
+        if config.trust == Trust::Nobody {
+            return Ok(());
+        }
+        (self.turn.named, self.turn.named_prefill) = named::read(head)?;
+        self.turn.demands = named::demands(head)?;
+        self.turn.dry_run = says_yes(head, header::DRY_RUN);
+        Ok(())
+    }
+
+    /// Key and body are known: which pool, which session.
+    fn select(
+        &mut self,
+        env: &mut Env<'_>,
+        head: &impl Head,
+        found: Found,
+        body: &BodyFields,
+        out: &mut Vec<Effect>,
+    ) -> Next {
+        let key = match found {
+            Found::TooLong => return self.refuse(LocalReply::key_too_long(), Counter::KeyTooLong, out),
+            Found::Nothing => None,
+            Found::Key(key) => Some(key),
+        };
+        let Some(directory) = env.vm.directory.take() else { return self.without_topology(env, out) };
+        let next = match models::pool(env.config, &directory, head, body) {
+            Ok((pool, model)) => {
+                self.identify(env, pool, model.as_deref(), key, head, body, out);
+                let turn = std::mem::take(&mut self.turn);
+                let here = Here { directory: &directory, pool, turn: &turn };
+                let next = self.decide(env, here, head, out);
+                self.turn = turn;
+                next
+            }
+            Err(models::NoPool::Unknown) => self.without_topology(env, out),
+            Err(models::NoPool::Answered(reply, why)) => self.refuse(reply, why, out),
+        };
+        env.vm.directory = Some(directory);
+        next
+    }
+
+    /// Gives the turn its sessions.
+    #[expect(clippy::too_many_arguments, reason = "all that a request says meets here")]
+    fn identify(
+        &mut self,
+        env: &mut Env<'_>,
+        pool: &Pool,
+        model: Option<&str>,
+        key: Option<Key>,
+        head: &impl Head,
+        body: &BodyFields,
+        out: &mut Vec<Effect>,
+    ) {
+        let config = env.config;
+        let scope = session::scope(&config.scope, head);
+        // One conversation with three models is three sessions, also inside a pool.
+        let place = place_of(pool, model);
+        self.turn.demands.model = model.map(str::to_owned);
+        if let Some(key) = &key {
+            let of = |phase| key.session_of(&config.hash_secret, &scope, &place, phase);
+            self.turn.session = Some(of(pool.phase));
+            self.turn.prefill = pool.prefill.is_some().then(|| of(Phase::Prefill));
+            if self.turn.dry_run {
+                let session = of(pool.phase).id;
+                self.turn.key = Some(KeyShown { source: config.sources.source_word(key), session });
+            }
+        } else if config.response_ids {
+            self.hang_on(env, &scope, &place, head, body);
+        }
+        if pool.conversations {
+            tell_conversation(self.turn.session, key.as_ref(), head, out);
+        }
+    }
+
+    /// Without a key: the answer that the request is about, or goes on from, names its session; one that begins something new
+    /// gets a session of its own, for its own answer to name.
+    fn hang_on(&mut self, env: &mut Env<'_>, scope: &[u8], place: &str, head: &impl Head, body: &BodyFields) {
+        let path = head.header(header::http::PATH).unwrap_or_default();
+        let previous = body.text(PREVIOUS).map(<[u8]>::to_vec);
+        let named = previous.or_else(|| super::response::in_path(&path).map(<[u8]>::to_vec));
+        if let Some(response) = named {
+            let alias = hash::response_id(&env.config.hash_secret, scope, place, &response);
+            match super::response::resolve(env, head, alias) {
+                Some(session) => self.turn.session = Some(session),
+                None => self.turn.alias = Some(alias),
+            }
+        } else if self.turn.surface == Surface::Responses {
+            let minted = [env.vm.caller.vm.0, env.vm.draw(), env.vm.draw()].map(u64::to_le_bytes).concat();
+            let id = hash::response_id(&env.config.hash_secret, scope, place, &minted);
+            self.turn.session = Some(Session { id, rank_hash: hash::rank_hash(&minted) });
+        }
+    }
+
+    pub(super) fn without_topology(&mut self, env: &Env<'_>, out: &mut Vec<Effect>) -> Next {
+        match env.config.on_no_topology {
+            // Passed through, a named target would be served by whoever comes.
+            NoTopology::PassThrough if self.turn.named.is_none() && !self.turn.dry_run => {
+                self.pass(Counter::NoTopology, out)
+            }
+            _ => self.refuse(LocalReply::no_topology(), Counter::NoTopology, out),
+        }
+    }
+}
+
+/// The pool as part of a session's id, with the model where the listener looks at it.
+pub(super) fn place_of(pool: &Pool, model: Option<&str>) -> String {
+    model.map_or_else(|| pool.name.to_string(), |model| format!("{}/{model}", pool.name))
+}
+
+/// What is asked of the engine, read from path and, only where the path may carry a rank, method.
+fn surface(head: &impl Head) -> Surface {
+    let path = head.header(header::http::PATH).unwrap_or_default();
+    match Surface::of(b"POST", &path) {
+        Surface::Other => Surface::Other,
+        _ => Surface::of(&head.header(header::http::METHOD).unwrap_or_default(), &path),
+    }
+}
+
+fn says_yes(head: &impl Head, name: &str) -> bool {
+    head.header(name).is_some_and(|value| matches!(value.trim_ascii(), b"1" | b"true" | b"True" | b"TRUE"))
+}
+
+fn wants_body(config: &FilterConfig, surface: Surface, search: &Search) -> bool {
+    let key = *search == Search::NeedsBody;
+    let chain =
+        config.response_ids && surface == Surface::Responses && *search == Search::Done(Found::Nothing);
+    key || chain || config.pool_by == PoolBy::Body
+}
+
+/// Whether there is a body that may be JSON: forms, audio and what is compressed pass unread.
+fn may_read(head: &impl Head) -> bool {
+    let json = |value: &[u8]| {
+        let kind = value.split(|b| *b == b';').next().unwrap_or_default().trim_ascii().to_ascii_lowercase();
+        kind.is_empty() || kind == b"application/json" || kind.ends_with(b"+json")
+    };
+    head.body_follows()
+        && head.header(header::http::CONTENT_TYPE).is_none_or(|value| json(&value))
+        && head.header(header::http::CONTENT_ENCODING).is_none_or(|value| value.trim_ascii() == b"identity")
+}
+
+/// Engines that go by conversation are told which it is, unless the client says so itself.
+fn tell_conversation(session: Option<Session>, key: Option<&Key>, head: &impl Head, out: &mut Vec<Effect>) {
+    let Some(session) = session.filter(|_| head.header(CONVERSATION).is_none()) else { return };
+    let text = key.and_then(Key::as_sent).map_or_else(|| session.id.to_string(), str::to_owned);
+    out.push(Effect::SetHeader(CONVERSATION.into(), text));
+}
+
+/// The pool that a listener names, or the only one.
+pub(super) fn usual_pool<'a>(config: &FilterConfig, directory: &'a Directory) -> Option<&'a Pool> {
+    match &config.pool_by {
+        PoolBy::Fixed(name) => directory.pool(Some(name)),
+        PoolBy::Only | PoolBy::Header(_) | PoolBy::Body => directory.pool(None),
+    }
+}

@@ -1,0 +1,71 @@
+//! The requests of one VM that wait for their bodies: bounded, and none waits for ever.
+//!
+//! Envoy shows a paused request's body only where `allow_on_headers_stop_iteration` is on. Where it never shows one, waiting is
+//! given up, but for a try now and then. Knows no request, only numbers of contexts.
+
+use crate::time::{Millis, Timestamp};
+use std::collections::VecDeque;
+
+/// Most requests that wait at once; one more is decided without its body.
+pub const WAITS_MAX: usize = 1024;
+/// After so many rescues and never a body, waiting is given up.
+const HOPELESS_AFTER: u32 = 3;
+/// While it is given up, one request in so many waits all the same.
+const TRY_EVERY: u32 = 256;
+
+/// Who waits, the longest first.
+#[derive(Debug, Default)]
+pub struct Waits {
+    waiting: VecDeque<(u32, Timestamp, Millis)>,
+    /// A body was seen in this VM.
+    seen: bool,
+    rescues: u32,
+    refused: u32,
+}
+
+impl Waits {
+    /// A request wants to wait for its body, this long. `false`: it must not.
+    pub fn begin(&mut self, id: u32, now: Timestamp, limit: Millis) -> bool {
+        if self.hopeless() {
+            self.refused = self.refused.wrapping_add(1);
+            if !self.refused.is_multiple_of(TRY_EVERY) {
+                return false;
+            }
+        }
+        let room = self.waiting.len() < WAITS_MAX;
+        if room {
+            self.waiting.push_back((id, now, limit));
+        }
+        room
+    }
+
+    /// A part of a waited-for body came: Envoy shows bodies.
+    pub fn saw_body(&mut self) {
+        self.seen = true;
+    }
+
+    /// It waits no more, however that came.
+    pub fn end(&mut self, id: u32) {
+        // Most waits are short, so the one that ends is rather among the last.
+        if let Some(at) = self.waiting.iter().rposition(|(own, ..)| *own == id) {
+            self.waiting.remove(at);
+        }
+    }
+
+    /// Those that have waited too long, or since a time that is yet to come. They go on waiting until [`Waits::end`].
+    #[must_use]
+    pub fn overdue(&self, now: Timestamp) -> Vec<u32> {
+        let late = |since: Timestamp, limit| since > now || now.since(since) >= limit;
+        self.waiting.iter().filter(|(_, since, limit)| late(*since, *limit)).map(|(id, ..)| *id).collect()
+    }
+
+    /// One was let go without its body. `true` once: it looks as if Envoy showed no body at all.
+    pub fn rescued(&mut self) -> bool {
+        self.rescues = self.rescues.saturating_add(1);
+        !self.seen && self.rescues == HOPELESS_AFTER
+    }
+
+    fn hopeless(&self) -> bool {
+        !self.seen && self.rescues >= HOPELESS_AFTER
+    }
+}
