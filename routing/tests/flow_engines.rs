@@ -57,7 +57,10 @@ fn embeddings_carry_no_rank_and_load_no_slot() {
 #[test]
 fn old_vllm_reads_no_rank_of_responses() {
     let old = |worker: &mut WorkerInfo| worker.engine_version = Some("0.32.0".to_owned());
-    check(all(Steering::Cluster, old), &TURNS.replace("PATH", "/v1/responses"), expect![[r#"
+    check(
+        all(Steering::Cluster, old),
+        &TURNS.replace("PATH", "/v1/responses"),
+        expect![[r#"
         head session=s -> pause, ask
         route bound w0 rank 2 v1 -> put bound w0/2 v1, #routed_bound, resume, to worker-w0 rank 2
         answer 200 -> nothing
@@ -72,7 +75,8 @@ fn old_vllm_reads_no_rank_of_responses() {
         c: end -> nothing
         page s -> bound w0/2 v1
         load -> 0
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]
@@ -81,7 +85,10 @@ fn a_rank_for_the_body_is_left_out_where_nobody_could_write_it() {
         (worker.engine, worker.rank_in) = (Engine::Sglang, RankIn::Body);
         worker.engine_version = Some("0.5.9".to_owned());
     };
-    check(all(Steering::Cluster, old), &TURNS.replace("PATH", "/v1/responses"), expect![[r#"
+    check(
+        all(Steering::Cluster, old),
+        &TURNS.replace("PATH", "/v1/responses"),
+        expect![[r#"
         head session=s -> pause, ask
         route bound w0 rank 2 v1 -> put bound w0/2 v1, #routed_bound, resume, to worker-w0
         answer 200 -> nothing
@@ -96,7 +103,8 @@ fn a_rank_for_the_body_is_left_out_where_nobody_could_write_it() {
         c: end -> nothing
         page s -> bound w0/2 v1
         load -> 0
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]
