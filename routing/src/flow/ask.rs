@@ -242,6 +242,7 @@ impl RequestFlow {
     }
 
     /// Goes where the service said.
+    #[expect(clippy::too_many_arguments, reason = "one step of one machine")]
     fn as_told(
         &mut self,
         env: &mut Env<'_>,

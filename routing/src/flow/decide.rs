@@ -243,11 +243,13 @@ impl RequestFlow {
         let Placement { session, slot, pending, why, version, .. } = placement;
         env.vm.loads.add(slot.hash, carried);
         out.push(Effect::Count(why));
+        // Wanted at the end only by a turn that is the session's last.
         let bound = |session| Some(Binding { session, pool: here.pool.name.clone(), version: version? });
+        let ends = session.filter(|_| here.turn.last);
         self.state = State::Placed(Box::new(Placed {
             carried,
             plan,
-            binding: session.and_then(bound),
+            binding: ends.and_then(bound),
             prefill,
             response: session.and_then(|session| response::watch(env, here, head, session)),
             accepted: false,

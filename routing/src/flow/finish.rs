@@ -222,7 +222,9 @@ fn answered(
     // An answer of a host that is none of ours binds nothing: the end of the request rolls back.
     let Some(target) = target else { return };
     if let Some(pending) = placed.pending.take() {
-        placed.binding = commit(env, &placed.slot, pending, target, out);
+        let (session, pool, version) = (pending.session, pending.pool.clone(), pending.version);
+        let as_chosen = commit(env, &placed.slot, pending, target, out);
+        placed.binding = (as_chosen && placed.last).then_some(Binding { session, pool, version });
     }
 }
 
@@ -279,19 +281,18 @@ pub(super) fn fail(
     out.push(Effect::ReportNow);
 }
 
-/// Commits what a turn held, at the slot that served it; answers with the binding if it is where it was chosen to be.
+/// Commits what a turn held, at the slot that served it; says whether that is the one chosen.
 pub(super) fn commit(
     env: &mut Env<'_>,
     chosen: &Slot,
     pending: Pending,
     target: Target,
     out: &mut Vec<Effect>,
-) -> Option<Binding> {
+) -> bool {
     let as_chosen = target.worker == chosen.worker && target.rank == chosen.rank;
     // A worker-only binding stays worker-only: its rank is the hash, whatever the worker declares later.
     let target = if as_chosen { Target { rank: chosen.bound_rank, ..target } } else { target };
     let held = record(env, pending.session, chosen, pending.version, Certainty::Bound);
-    let binding = Binding { session: pending.session, pool: pending.pool.clone(), version: pending.version };
     // Served elsewhere (a retry): only the service knows who wins, so the next turn asks it.
     out.push(Effect::Page(if as_chosen {
         PageChange::Put(held)
@@ -307,7 +308,7 @@ pub(super) fn commit(
         version: pending.version,
     });
     out.push(Effect::Count(Counter::Committed));
-    as_chosen.then_some(binding)
+    as_chosen
 }
 
 /// A record of a session at a slot.

@@ -2,9 +2,9 @@
 //!
 //! Answers in OpenAI's shapes; names no worker and no pool.
 
-use super::select::{MODEL, usual_pool};
+use super::select::usual_pool;
 use super::{Counter, Head, LocalReply};
-use crate::config::{FilterConfig, PoolBy};
+use crate::config::{FilterConfig, MODEL, PoolBy};
 use crate::directory::{Directory, Pool};
 use crate::header::http;
 use crate::id::PoolName;

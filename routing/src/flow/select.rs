@@ -3,7 +3,7 @@
 //! Owns the question whether the body is needed at all: a key in a header before the first body source answers it with no.
 
 use super::{Counter, Effect, Env, Head, Here, Ignored, LocalReply, Next, RequestFlow, State, models, named};
-use crate::config::{FilterConfig, NoTopology, PoolBy, Trust};
+use crate::config::{FilterConfig, NoTopology, PREVIOUS_RESPONSE, PoolBy, Trust};
 use crate::contract::KeyShown;
 use crate::directory::{Directory, Pool};
 use crate::engine::{CONVERSATION, Surface};
@@ -11,11 +11,6 @@ use crate::hash::{self, Phase};
 use crate::header;
 use crate::json::{BodyFields, Progress, Reader};
 use crate::session::{self, Found, Key, Search, Session};
-
-/// Where a request's body names its model.
-pub(super) const MODEL: &str = "/model";
-/// Where it names the answer it goes on from.
-pub(super) const PREVIOUS: &str = "/previous_response_id";
 
 /// A request whose body is being read.
 #[derive(Debug)]
@@ -138,7 +133,7 @@ impl RequestFlow {
         let Some(directory) = env.vm.directory.take() else { return self.without_topology(env, out) };
         let next = match models::pool(env.config, &directory, head, body) {
             Ok((pool, model)) => {
-                self.identify(env, pool, model.as_deref(), key, head, body, out);
+                self.identify(env, pool, model.as_deref(), key.as_ref(), head, body, out);
                 let turn = std::mem::take(&mut self.turn);
                 let here = Here { directory: &directory, pool, turn: &turn };
                 let next = self.decide(env, here, head, out);
@@ -159,7 +154,7 @@ impl RequestFlow {
         env: &mut Env<'_>,
         pool: &Pool,
         model: Option<&str>,
-        key: Option<Key>,
+        key: Option<&Key>,
         head: &impl Head,
         body: &BodyFields,
         out: &mut Vec<Effect>,
@@ -169,7 +164,7 @@ impl RequestFlow {
         // One conversation with three models is three sessions, also inside a pool.
         let place = place_of(pool, model);
         self.turn.demands.model = model.map(str::to_owned);
-        if let Some(key) = &key {
+        if let Some(key) = key {
             let of = |phase| key.session_of(&config.hash_secret, &scope, &place, phase);
             self.turn.session = Some(of(pool.phase));
             self.turn.prefill = pool.prefill.is_some().then(|| of(Phase::Prefill));
@@ -181,7 +176,7 @@ impl RequestFlow {
             self.hang_on(env, &scope, &place, head, body);
         }
         if pool.conversations {
-            tell_conversation(self.turn.session, key.as_ref(), head, out);
+            tell_conversation(self.turn.session, key, head, out);
         }
     }
 
@@ -189,7 +184,7 @@ impl RequestFlow {
     /// gets a session of its own, for its own answer to name.
     fn hang_on(&mut self, env: &mut Env<'_>, scope: &[u8], place: &str, head: &impl Head, body: &BodyFields) {
         let path = head.header(header::http::PATH).unwrap_or_default();
-        let previous = body.text(PREVIOUS).map(<[u8]>::to_vec);
+        let previous = body.text(PREVIOUS_RESPONSE).map(<[u8]>::to_vec);
         let named = previous.or_else(|| super::response::in_path(&path).map(<[u8]>::to_vec));
         if let Some(response) = named {
             let alias = hash::response_id(&env.config.hash_secret, scope, place, &response);
@@ -220,13 +215,10 @@ pub(super) fn place_of(pool: &Pool, model: Option<&str>) -> String {
     model.map_or_else(|| pool.name.to_string(), |model| format!("{}/{model}", pool.name))
 }
 
-/// What is asked of the engine, read from path and, only where the path may carry a rank, method.
+/// What is asked of the engine, by the path alone: engines take nothing but POST where a path may carry a rank, and reading
+/// the method would cost each turn a hostcall.
 fn surface(head: &impl Head) -> Surface {
-    let path = head.header(header::http::PATH).unwrap_or_default();
-    match Surface::of(b"POST", &path) {
-        Surface::Other => Surface::Other,
-        _ => Surface::of(&head.header(header::http::METHOD).unwrap_or_default(), &path),
-    }
+    Surface::of(b"POST", &head.header(header::http::PATH).unwrap_or_default())
 }
 
 fn says_yes(head: &impl Head, name: &str) -> bool {
