@@ -15,6 +15,9 @@ use crate::shared::Shared;
 const CONVERSATION_HEADERS: [&str; 4] =
     ["x-session-id", "x-correlation-id", "x-session-affinity", "x-multi-turn-session-id"];
 
+/// SGLang's header over all others, from 0.5.15 on.
+const OVERRIDE_HEADER: &str = "x-override-routed-dp-rank";
+
 /// Endpoints that differ in whether and where they read a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Endpoint {
@@ -76,7 +79,8 @@ fn sglang(
         Endpoint::Native => version >= Version(0, 4, 9),
         Endpoint::Messages | Endpoint::Responses => false,
     };
-    if let Some(value) = headers.get(RANK_HEADER).filter(|_| by_header) {
+    let over = headers.get(OVERRIDE_HEADER).filter(|_| version >= Version(0, 5, 15));
+    if let Some(value) = over.or_else(|| headers.get(RANK_HEADER).filter(|_| by_header)) {
         let text = String::from_utf8_lossy(value.as_bytes()).into_owned();
         let number = python_int(value.as_bytes()).ok_or_else(|| not_an_integer(&text))?;
         return in_range(shared, &number);

@@ -109,6 +109,10 @@ async fn sglang_refuses_what_vllm_ignores() {
     assert_eq!((got.status, &got.json()["message"]), (400, &json!(message)), "{}", got.text);
     let got = engine.post("/v1/chat/completions", &[(HEADER, "5")], &chat("hi")).await;
     assert_eq!((got.status, &got.json()["message"]), (400, &json!("routed_dp_rank=5 out of range [0, 2)")));
+    let over = [(HEADER, "0"), ("x-override-routed-dp-rank", "1")];
+    assert_eq!(engine.post("/v1/chat/completions", &over, &chat("hi")).await.rank, Some(0), "not in 0.5.10");
+    let newer = start(2, |config| (config.kind, config.version) = (Kind::Sglang, Version(0, 5, 15))).await;
+    assert_eq!(newer.post("/v1/chat/completions", &over, &chat("hi")).await.rank, Some(1));
     let mut body = chat("hi");
     body["data_parallel_rank"] = json!("1");
     assert_eq!(engine.post("/v1/chat/completions", &[], &body).await.status, 400);
