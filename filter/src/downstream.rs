@@ -1,21 +1,17 @@
 //! The downstream role: one context a request, whose callbacks drive a `RequestFlow`.
 
 use crate::host::abi::{self, Stop};
+use crate::live::{LIVE, Live, origin, reply};
 use crate::roles::Plugin;
 use crate::{host, store, vm};
 use proxy_wasm::traits::{Context, HttpContext};
 use proxy_wasm::types::Action;
 use routing::contract::{REPORT_PATH, ROUTE_PATH, RouteReply};
-use routing::flow::{
-    AnswerHead, By, Counter, Effect, Ending, Env, EnvoyReason, Head, Next, RequestFlow, RouteFailure,
-};
-use routing::header::shared;
-use routing::session::RequestView;
+use routing::flow::{AnswerHead, By, Counter, Effect, Ending, Env, Next, RequestFlow, RouteFailure};
+use routing::header::root;
 use routing::time::{Millis, Timestamp};
 use std::rc::Rc;
 
-/// Largest route answer read, in bytes.
-const REPLY_BYTES_MAX: usize = 64 << 10;
 /// An urgent report is given up after this long; the regular one repeats it.
 const URGENT_TIMEOUT: Millis = Millis(1000);
 /// A stream that ends sooner after its answer's head is not asked how it ended: that costs a hostcall, and so short an answer
@@ -29,33 +25,34 @@ pub(crate) struct Downstream {
     plugin: Rc<Plugin>,
     flow: RequestFlow,
     call: Option<u32>,
-    paused: bool,
+    hold: Hold,
+    /// The answer's body is of use.
+    wants_answer_body: bool,
     /// When the answer's head came.
     answered: Option<Timestamp>,
 }
 
-/// Headers and pages of the running request, read when asked for.
-struct Live;
-
-impl RequestView for Live {
-    fn header(&self, name: &str) -> Option<Vec<u8>> {
-        host::request_header(name)
-    }
-}
-
-impl Head for Live {
-    fn page(&self, n: u32) -> Option<Vec<u8>> {
-        store::page_bytes(n)
-    }
-
-    fn next_in_turn(&self, n: u32) -> u64 {
-        store::next_number(&shared::cursor(n))
-    }
+/// What holds the request back. Nothing, while one of its callbacks runs: there the callback's answer stops it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Hold {
+    Nothing,
+    /// Its body is being read; it is among the VM's [`routing::waits::Waits`].
+    Body,
+    /// It waits for the service, or was answered.
+    Decision,
 }
 
 impl Downstream {
     pub(crate) fn new(id: u32, plugin: Rc<Plugin>) -> Self {
-        Self { id, plugin, flow: RequestFlow::default(), call: None, paused: false, answered: None }
+        Self {
+            id,
+            plugin,
+            flow: RequestFlow::default(),
+            call: None,
+            hold: Hold::Nothing,
+            wants_answer_body: false,
+            answered: None,
+        }
     }
 
     /// One step of the flow, on this VM's state.
@@ -76,9 +73,9 @@ impl Downstream {
     fn run(&mut self, effects: Vec<Effect>, mut next: Next) -> Next {
         for effect in effects {
             match effect {
-                Effect::SetHeader(name, value) => host::set_request_header(name, &value),
-                Effect::SetResponseHeader(name, value) => host::set_response_header(name, &value),
-                Effect::RemoveHeader(name) => host::remove_request_header(name),
+                Effect::SetHeader(name, value) => host::set_request_header(&name, &value),
+                Effect::SetResponseHeader(name, value) => host::set_response_header(&name, &value),
+                Effect::RemoveHeader(name) => host::remove_request_header(&name),
                 Effect::Note(text) => host::set_property(routing::header::PROPERTY, &text),
                 Effect::Count(counter) => {
                     vm::with(|shared| shared.count(counter));
@@ -98,7 +95,6 @@ impl Downstream {
                 }
                 Effect::ReportNow => self.report_now(),
                 Effect::Respond(reply) => host::answer(&reply),
-                Effect::Resume if self.paused => host::resume_request(),
                 Effect::Resume => next = Next::Continue,
             }
         }
@@ -112,8 +108,47 @@ impl Downstream {
     }
 
     fn routed(&mut self, answer: Result<RouteReply, RouteFailure>) -> Next {
-        let (_, effects) = self.step(|flow, env, out| flow.routed(env, &Live, answer, out));
+        let (_, effects) = self.step(|flow, env, out| flow.routed(env, &LIVE, answer, out));
         self.run(effects, Next::Pause)
+    }
+
+    /// The body of a request that wants it, as far as it came.
+    fn body(&mut self, chunk: &[u8], end: bool) -> Next {
+        vm::with(|shared| shared.waits.saw_body());
+        let (next, effects) = self.step(|flow, env, out| flow.body(env, &LIVE, chunk, end, out));
+        self.run(effects, next.unwrap_or(Next::Continue))
+    }
+
+    /// Its body does not come, or must not be waited for.
+    fn body_missing(&mut self) -> Next {
+        let (next, effects) = self.step(|flow, env, out| flow.body_missing(env, &LIVE, out));
+        self.run(effects, next.unwrap_or(Next::Continue))
+    }
+
+    fn may_wait(&self) -> bool {
+        let limit = self.plugin.config.body_wait;
+        vm::with(|shared| shared.waits.begin(self.id, host::now(), limit)) == Some(true)
+    }
+
+    /// Notes what holds the request back from now on, and says whether something does.
+    fn held(&mut self, next: Next) -> bool {
+        let before = self.hold;
+        self.hold = match next {
+            Next::Continue => Hold::Nothing,
+            Next::Read => Hold::Body,
+            Next::Pause => Hold::Decision,
+        };
+        if before == Hold::Body && self.hold != Hold::Body {
+            vm::with(|shared| shared.waits.end(self.id));
+        }
+        self.hold != Hold::Nothing
+    }
+
+    /// Outside its callbacks, a request goes on only when told.
+    fn held_or_resumed(&mut self, next: Next) {
+        if !self.held(next) {
+            host::resume_request();
+        }
     }
 
     fn report_now(&self) {
@@ -128,33 +163,22 @@ impl Downstream {
     }
 }
 
-/// Who answered.
-fn origin(status: u16) -> By {
-    let details = host::property("response\0code_details").unwrap_or_default();
-    if details == b"via_upstream" {
-        By::Engine(host::retry_after(status))
-    } else {
-        By::Envoy(EnvoyReason::of_details(&details))
-    }
-}
-
-fn reply(headers: usize, body: usize) -> Result<RouteReply, RouteFailure> {
-    match host::call_status().filter(|_| headers > 0) {
-        Some(200) if body <= REPLY_BYTES_MAX => {
-            serde_json::from_slice(&host::call_body(body)).map_err(|_| RouteFailure::Malformed)
-        }
-        // Envoy answers 504 in the service's place when the deadline passes.
-        Some(504) => Err(RouteFailure::Timeout),
-        _ => Err(RouteFailure::Failed),
-    }
-}
-
 impl Context for Downstream {
     fn on_http_call_response(&mut self, token: u32, headers: usize, body: usize, _trailers: usize) {
         // Answers to urgent reports come here too; they say nothing.
         if self.call == Some(token) {
             self.call = None;
-            self.routed(reply(headers, body));
+            let next = self.routed(reply(headers, body));
+            self.held_or_resumed(next);
+        }
+    }
+
+    /// The guard's knock ([`abi::knock`]): the body is not waited for any longer.
+    fn on_foreign_function(&mut self, _function: u32, _size: usize) {
+        if self.hold == Hold::Body {
+            vm::with(|shared| vm::rescued(&mut shared.waits, root::DOWNSTREAM));
+            let next = self.body_missing();
+            self.held_or_resumed(next);
         }
     }
 }
@@ -162,6 +186,7 @@ impl Context for Downstream {
 /// The request is over, however it ended: Envoy deletes its context. (One callback less than `on_done`, which comes just before.)
 impl Drop for Downstream {
     fn drop(&mut self) {
+        self.held(Next::Continue);
         let now = host::now();
         let ending = self.ending(now);
         let mut effects = Vec::new();
@@ -171,20 +196,43 @@ impl Drop for Downstream {
 }
 
 impl HttpContext for Downstream {
-    fn on_http_request_headers(&mut self, _headers: usize, _end: bool) -> Action {
+    fn on_http_request_headers(&mut self, _headers: usize, end: bool) -> Action {
         #[cfg(feature = "test-trap")]
         if host::request_header(routing::header::TEST_TRAP).is_some() {
             std::process::abort();
         }
         vm::with(vm::Shared::refresh);
-        let (next, effects) = self.step(|flow, env, out| flow.head(env, &Live, out));
-        match self.run(effects, next.unwrap_or(Next::Continue)) {
-            Next::Continue => Action::Continue,
-            Next::Pause => {
-                self.paused = true;
-                abi::stop(Stop::All)
-            }
+        let live = Live { body_follows: !end };
+        let (next, effects) = self.step(|flow, env, out| flow.head(env, &live, out));
+        let mut next = self.run(effects, next.unwrap_or(Next::Continue));
+        if next == Next::Read && !self.may_wait() {
+            next = self.body_missing();
         }
+        match self.held(next) {
+            true if next == Next::Read => abi::stop(Stop::UntilBody),
+            true => abi::stop(Stop::All),
+            false => Action::Continue,
+        }
+    }
+
+    /// Parts that come after the request went on pass unseen: its headers are no longer ours.
+    fn on_http_request_body(&mut self, size: usize, end: bool) -> Action {
+        let next = match self.hold {
+            Hold::Nothing => return Action::Continue,
+            Hold::Decision => return abi::stop(Stop::Held),
+            Hold::Body => self.body(&host::body::request(size), end),
+        };
+        if self.held(next) { abi::stop(Stop::Held) } else { Action::Continue }
+    }
+
+    /// Trailers end a body that did not say it was the last of it.
+    fn on_http_request_trailers(&mut self, _trailers: usize) -> Action {
+        let next = match self.hold {
+            Hold::Nothing => return Action::Continue,
+            Hold::Decision => return Action::Pause,
+            Hold::Body => self.body(&[], true),
+        };
+        if self.held(next) { Action::Pause } else { Action::Continue }
     }
 
     fn on_http_response_headers(&mut self, _headers: usize, _end: bool) -> Action {
@@ -197,6 +245,17 @@ impl HttpContext for Downstream {
             let head = AnswerHead { status, by };
             let (_, effects) = self.step(|flow, env, out| flow.answered(env, &head, out));
             self.run(effects, Next::Continue);
+        }
+        self.wants_answer_body = self.flow.wants_response_body();
+        Action::Continue
+    }
+
+    fn on_http_response_body(&mut self, size: usize, end: bool) -> Action {
+        if self.wants_answer_body {
+            let part = host::body::response(size);
+            let (_, effects) = self.step(|flow, env, out| flow.response_body(env, &part, end, out));
+            self.run(effects, Next::Continue);
+            self.wants_answer_body = self.flow.wants_response_body();
         }
         Action::Continue
     }

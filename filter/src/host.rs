@@ -4,6 +4,7 @@
 #![allow(unsafe_code, reason = "the ABI is pointers; every wrapper below is safe to call with any argument")]
 
 pub(crate) mod abi;
+pub(crate) mod body;
 
 use routing::flow::LocalReply;
 use routing::header::http;

@@ -5,6 +5,7 @@
 
 mod downstream;
 mod host;
+mod live;
 mod roles;
 mod root;
 mod seats;

@@ -1,6 +1,7 @@
 //! Root contexts: configure, tick, and the calls that belong to no request (reports and the watch).
 
 use crate::downstream::Downstream;
+use crate::host::abi;
 use crate::roles::Plugin;
 use crate::upstream::Upstream;
 use crate::watch::Watch;
@@ -42,6 +43,7 @@ impl Root {
             return Ok(());
         }
         let mut config = FilterConfig::parse(text)
+            .and_then(|config| config.check(abi::module()).map(|()| config))
             .map_err(|errors| format!("the plugin configuration is refused:\n{errors}"))?;
         (config.page_count, config.page_bytes) = store::open_pages(config.page_count, config.page_bytes);
         host::tick_every(u32::try_from(config.tick.0).unwrap_or(100));
@@ -128,6 +130,8 @@ impl RootContext for Root {
                 if let Some(watch) = watch {
                     watch.tick(plugin);
                 }
+                // Last: what a stream starts there must not be taken for the root's.
+                vm::with(|shared| shared.overdue()).into_iter().flatten().for_each(abi::knock);
             }
             Role::Watch(plugin, watch) => watch.tick(plugin),
             Role::Upstream | Role::None => {}
@@ -141,7 +145,7 @@ impl RootContext for Root {
     fn create_http_context(&self, id: u32) -> Option<Box<dyn HttpContext>> {
         Some(match &self.role {
             Role::Downstream(plugin, _) => Box::new(Downstream::new(id, Rc::clone(plugin))),
-            Role::Upstream | Role::Watch(..) | Role::None => Box::new(Upstream::default()),
+            Role::Upstream | Role::Watch(..) | Role::None => Box::new(Upstream::new(id)),
         })
     }
 }

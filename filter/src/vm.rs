@@ -6,6 +6,7 @@ use routing::directory::Directory;
 use routing::flow::Counter;
 use routing::id::{Epoch, PoolName};
 use routing::vm::Vm;
+use routing::waits::Waits;
 use routing::{header, policy};
 use std::cell::RefCell;
 
@@ -14,6 +15,9 @@ const URGENT_PER_TICK_MAX: u32 = 64;
 
 pub(crate) struct Shared {
     pub(crate) vm: Vm,
+    /// Requests, and attempts, that wait for a body.
+    pub(crate) waits: Waits,
+    pub(crate) attempts: Waits,
     counters: Vec<(Counter, u32)>,
     snapshot: u32,
     workers: u32,
@@ -68,6 +72,8 @@ impl Shared {
         let counters = Counter::ALL.iter().map(define).collect::<Result<Vec<_>, _>>()?;
         Ok(Self {
             vm: Vm::new(&node, Epoch(policy::mix(seed, 1)), policy::mix(seed, 2)),
+            waits: Waits::default(),
+            attempts: Waits::default(),
             counters,
             snapshot,
             workers,
@@ -146,6 +152,12 @@ impl Shared {
         self.warned_service = !callable;
     }
 
+    /// Contexts that have waited long enough for a body.
+    pub(crate) fn overdue(&self) -> Vec<u32> {
+        let now = host::now();
+        [self.waits.overdue(now), self.attempts.overdue(now)].concat()
+    }
+
     pub(crate) fn may_send_urgent(&mut self) -> bool {
         self.urgent += 1;
         self.urgent <= URGENT_PER_TICK_MAX
@@ -153,6 +165,16 @@ impl Shared {
 
     pub(crate) fn ticked(&mut self) {
         self.urgent = 0;
+    }
+}
+
+/// One of these went on without its body, which did not come in time.
+pub(crate) fn rescued(waits: &mut Waits, role: &str) {
+    if waits.rescued() {
+        log::warn!(
+            "no body ever comes to the role '{role}': set allow_on_headers_stop_iteration: true beside its root_id; until one comes, \
+             most requests go on without theirs being read"
+        );
     }
 }
 

@@ -24,14 +24,16 @@ const MARK: &str = "RANKPIN_MODULE";
 const MARK_COMPILED: &[u8] = b"rankpin-module=?";
 
 const REQUEST_BODY: Export = ("rankpin_on_request_body", "proxy_on_request_body");
+/// Some bodies end with them.
+const REQUEST_TRAILERS: Export = ("proxy_on_request_trailers", "proxy_on_request_trailers");
 const RESPONSE_BODY: Export = ("proxy_on_response_body", "proxy_on_response_body");
 
 /// The shipped modules. A listener whose keys stand in headers pays for no body callback, and one that reads request bodies
 /// pays for no chunk of a streamed answer.
 pub(crate) const MODULES: &[Module] = &[
     Module { file: "rankpin.wasm", mark: b'0', more: &[] },
-    Module { file: "rankpin-body.wasm", mark: b'1', more: &[REQUEST_BODY] },
-    Module { file: "rankpin-full.wasm", mark: b'2', more: &[REQUEST_BODY, RESPONSE_BODY] },
+    Module { file: "rankpin-body.wasm", mark: b'1', more: &[REQUEST_BODY, REQUEST_TRAILERS] },
+    Module { file: "rankpin-full.wasm", mark: b'2', more: &[REQUEST_BODY, REQUEST_TRAILERS, RESPONSE_BODY] },
 ];
 
 /// The first module, from the sources that can trap (`tests/trap`).
@@ -39,7 +41,7 @@ pub(crate) const TRAP: Module = Module { file: "rankpin-trap.wasm", mark: b'0', 
 
 /// Exports every module keeps. The SDK exports every callback there is; Envoy crosses into the VM for each one it finds, so a
 /// callback the filter does not implement costs a call per request, and `proxy_on_response_body` one per streamed chunk. What
-/// is not named here or by the module is dropped: trailers, TCP, gRPC, queues, foreign functions.
+/// is not named here or by the module is dropped: an answer's trailers, TCP, gRPC, queues, foreign functions.
 const KEPT_EXPORTS: &[Export] = &[
     ("memory", "memory"),
     ("_initialize", "_initialize"),
@@ -158,8 +160,9 @@ mod tests {
     #[test]
     fn a_module_no_envoy_would_load_is_refused() {
         let module = &MODULES[1];
+        let needed = NEEDED_EXPORTS.iter().flat_map(|names| names.first());
         let mut exports: Vec<_> =
-            NEEDED_EXPORTS.iter().flat_map(|names| names.first()).map(|name| (*name).to_owned()).collect();
+            needed.chain(&["proxy_on_request_trailers"]).map(|name| (*name).to_owned()).collect();
         let error = module.check_exports(&exports).unwrap_err().to_string();
         assert!(error.contains("rankpin_on_request_body") && error.contains("rankpin-body.wasm"), "{error}");
         exports.push("rankpin_on_request_body".to_owned());

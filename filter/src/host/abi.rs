@@ -2,24 +2,14 @@
 //! tells which of the shipped modules this is. What is exported here gets its ABI name from the build (`xtask/src/module.rs`).
 
 use proxy_wasm::types::Action;
+use routing::config::Module;
 use std::cell::Cell;
-
-/// Which of the modules made of one compile this is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Module {
-    /// `rankpin.wasm`: no body callback.
-    Headers,
-    /// `rankpin-body.wasm`: request bodies.
-    Body,
-    /// `rankpin-full.wasm`: request and response bodies.
-    Full,
-}
 
 /// The build writes over the last byte when it makes the modules.
 #[unsafe(no_mangle)]
 static RANKPIN_MODULE: [u8; 16] = *b"rankpin-module=?";
 
-/// Read as it stands in memory: the compiler knows only what was compiled.
+/// Which of the modules made of one compile this is. Read as it stands in memory: the compiler knows only what was compiled.
 pub(crate) fn module() -> Module {
     // SAFETY: a live static of that type.
     let mark = unsafe { std::ptr::read_volatile(&raw const RANKPIN_MODULE) };
@@ -37,17 +27,18 @@ pub(crate) enum Stop {
     UntilBody,
     /// Headers and body wait: the body's sender is held back at Envoy's limit, where [`Stop::UntilBody`] would end in 413.
     All,
-    /// A part of the body is kept with those before it, and callbacks see them whole: for a rewrite. At Envoy's limit, 413.
-    Whole,
-    /// A part of the body is kept; callbacks see only what is new. At Envoy's limit the sender is held back.
+    /// A part of the body waits at Envoy; callbacks see only what is new. At Envoy's limit the sender is held back.
     Held,
+    /// A part of the body is ours: Envoy keeps nothing of it.
+    Taken,
 }
 
 impl Stop {
     const fn code(self) -> u32 {
         match self {
-            Self::UntilBody | Self::Whole => 1,
+            Self::UntilBody => 1,
             Self::Held => 2,
+            Self::Taken => 3,
             Self::All => 4,
         }
     }
@@ -72,6 +63,14 @@ unsafe extern "C" {
     // The SDK's own exports, which find the context and call it.
     fn proxy_on_request_headers(context: u32, headers: usize, end: bool) -> u32;
     fn proxy_on_request_body(context: u32, size: usize, end: bool) -> u32;
+    fn proxy_on_foreign_function(context: u32, function: u32, size: usize);
+}
+
+/// Calls `Context::on_foreign_function` of a living stream, as that stream, from a tick: no Envoy calls it in this module. What
+/// the stream starts there is its own; whatever the root starts must be started before.
+pub(crate) fn knock(context: u32) {
+    // SAFETY: integers only.
+    unsafe { proxy_on_foreign_function(context, 0, 0) }
 }
 
 #[unsafe(no_mangle)]

@@ -6,8 +6,8 @@ use super::tree::Tree;
 const FILTER: &str = "filter/src/";
 /// Lines of a file of the filter.
 const FILTER_FILE_LINES: usize = 300;
-/// Lines of the whole filter: it decides nothing.
-const FILTER_LINES: usize = 1400;
+/// Lines of the whole filter: it decides nothing. (Both roles hold back, read and let go of bodies, each with its guard.)
+const FILTER_LINES: usize = 1800;
 
 /// Every Rust file begins with what it owns.
 pub(crate) fn every_file_says_what_it_owns(tree: &Tree) -> Vec<Finding> {
@@ -54,10 +54,10 @@ mod tests {
         let tree = Tree::of(&[("filter/src/a.rs", &long), ("routing/src/a.rs", &long)]);
         assert_eq!(the_filter_stays_small(&tree).len(), 1);
         let fair = "x\n".repeat(FILTER_FILE_LINES);
-        let paths: Vec<_> = (0..5).map(|n| format!("filter/src/{n}.rs")).collect();
+        let paths: Vec<_> = (0..7).map(|n| format!("filter/src/{n}.rs")).collect();
         let files: Vec<_> = paths.iter().map(|path| (path.as_str(), fair.as_str())).collect();
-        assert_eq!(the_filter_stays_small(&Tree::of(&files[..4])), []);
+        assert_eq!(the_filter_stays_small(&Tree::of(&files[..6])), []);
         let found = the_filter_stays_small(&Tree::of(&files));
-        assert!(found.len() == 1 && found[0].text.contains("1500"), "{found:?}");
+        assert!(found.len() == 1 && found[0].text.contains("2100"), "{found:?}");
     }
 }
