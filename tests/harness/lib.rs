@@ -9,6 +9,7 @@ pub mod child;
 pub mod client;
 pub mod engine;
 pub mod envoy;
+pub mod h2;
 pub mod prometheus;
 pub mod raw;
 pub mod scratch;

@@ -183,6 +183,22 @@ pub fn request(head: &str, body: &[u8]) -> Vec<u8> {
     bytes
 }
 
+/// The same with a body of unknown length: each part is a chunk.
+#[must_use]
+pub fn chunked(head: &str, parts: &[&[u8]]) -> Vec<u8> {
+    let lines: Vec<&str> = head.lines().map(str::trim).collect();
+    let mut bytes = lines.join("\r\n").into_bytes();
+    let more = b"\r\nhost: rankpin.test\r\ntransfer-encoding: chunked\r\nconnection: close\r\n\r\n";
+    bytes.extend_from_slice(more);
+    for part in parts.iter().filter(|part| !part.is_empty()) {
+        bytes.extend_from_slice(format!("{:x}\r\n", part.len()).as_bytes());
+        bytes.extend_from_slice(part);
+        bytes.extend_from_slice(b"\r\n");
+    }
+    bytes.extend_from_slice(b"0\r\n\r\n");
+    bytes
+}
+
 fn contains(bytes: &[u8], mark: &[u8]) -> bool {
     bytes.windows(mark.len()).any(|part| part == mark)
 }
