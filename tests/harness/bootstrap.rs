@@ -15,13 +15,15 @@ const SERVICE_PORT: u64 = 7460;
 /// How the wasm filter is typed.
 const WASM_TYPE: &str = "envoy.extensions.filters.http.wasm.v3.Wasm";
 
-/// The two shipped ways to steer.
+/// The shipped ways to steer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Steering {
     /// `envoy/static.yaml`
     Cluster,
     /// `envoy/dynamic.yaml`
     Endpoints,
+    /// `envoy/agents.yaml`: as `Endpoints`, and keys are read in bodies.
+    Agents,
 }
 
 impl Steering {
@@ -31,6 +33,7 @@ impl Steering {
         match self {
             Self::Cluster => "static.yaml",
             Self::Endpoints => "dynamic.yaml",
+            Self::Agents => "agents.yaml",
         }
     }
 }
