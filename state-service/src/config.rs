@@ -3,17 +3,19 @@
 //! Owns its fields, defaults and ranges: JSON in, [`ServiceConfig`] out, every fault at once with its path. Reads no file
 //! and knows neither command lines nor listeners.
 
-use crate::declare::{self, Faults, Fields, POOL_DEFAULT, WorkerSpec};
-use routing::contract::{
-    Affinity, DEVICE_RATIO_DEFAULT, Policy, PoolInfo, RankChoice, RankPick, SOFT_MARGIN_PERCENT_DEFAULT,
-};
+use crate::declare::{self, Faults, Fields, POOL_DEFAULT, TEXT_BYTES_MAX, TEXTS_MAX, WorkerSpec};
+use fields::{AFFINITIES, ON_ALL_OVERLOADEDS, ON_OVERLOADS, POLICIES, RANK_PICKS, RANKS};
+use routing::contract::PoolInfo;
 use routing::id::PoolName;
 use routing::time::Millis;
 use serde_json::Value;
 use std::collections::BTreeSet;
 
+mod fields;
 #[cfg(test)]
 mod tests;
+
+pub use fields::fields;
 
 /// Most pools.
 pub const POOLS_MAX: usize = 256;
@@ -64,32 +66,11 @@ pub fn parse(body: &[u8]) -> Result<ServiceConfig, Faults> {
 
 fn document(value: &Value, faults: &mut Faults) -> Option<ServiceConfig> {
     let mut fields = Fields::open("", value, faults)?;
-    let pools = pools(fields.list(faults, "pools", 1, POOLS_MAX), faults);
-    let workers = workers(fields.list(faults, "workers", 0, WORKERS_MAX), &pools, faults);
+    let pools = pools(fields.list(faults, fields::POOLS.name(), 1, POOLS_MAX), faults);
+    let workers = workers(fields.list(faults, fields::WORKERS.name(), 0, WORKERS_MAX), &pools, faults);
     fields.close(faults);
     Some(ServiceConfig { pools, other_pools: OtherPools::Refused, workers })
 }
-
-const POLICIES: &[(&str, Policy)] = &[
-    ("least_loaded", Policy::LeastLoaded),
-    ("session_hash", Policy::SessionHash),
-    ("round_robin", Policy::RoundRobin),
-    ("random", Policy::Random),
-    ("power_of_two", Policy::PowerOfTwo),
-    ("device_aware", Policy::DeviceAware),
-    ("direct", Policy::Direct),
-];
-/// Largest device ratio: an accelerator that carries a thousand CPU workers' load.
-const DEVICE_RATIO_MAX: u32 = 1000;
-const AFFINITIES: &[(&str, Affinity)] =
-    &[("hard", Affinity::Hard), ("soft", Affinity::Soft), ("off", Affinity::Off)];
-const RANKS: &[(&str, RankChoice)] =
-    &[("auto", RankChoice::Auto), ("pinned", RankChoice::Pinned), ("engine", RankChoice::Engine)];
-const RANK_PICKS: &[(&str, RankPick)] = &[("hash", RankPick::Hash), ("least_loaded", RankPick::LeastLoaded)];
-/// Least soft margin: a worker is left for one that carries less, never for one that carries more.
-const SOFT_MARGIN_PERCENT_MIN: u32 = 100;
-/// Largest soft margin: a hundred times the least load is as good as `hard`.
-const SOFT_MARGIN_PERCENT_MAX: u32 = 10_000;
 
 fn pools(values: &[Value], faults: &mut Faults) -> Vec<PoolInfo> {
     let mut seen = BTreeSet::new();
@@ -109,26 +90,29 @@ fn pools(values: &[Value], faults: &mut Faults) -> Vec<PoolInfo> {
 
 fn pool(value: &Value, path: &str, faults: &mut Faults) -> Option<PoolInfo> {
     let mut fields = Fields::open(path, value, faults)?;
-    let name = fields.required(faults, "name", "a pool name", PoolName::parse);
-    let policy = fields.choice(faults, "policy", POLICIES);
-    let affinity = fields.choice(faults, "affinity", AFFINITIES);
-    let ttl_s = fields.number(faults, "ttl_s", 1..=TTL_S_MAX, 1800);
-    let device_ratio = fields.number(faults, "device_ratio", 1..=DEVICE_RATIO_MAX, DEVICE_RATIO_DEFAULT);
-    let rank = fields.choice(faults, "rank", RANKS);
-    let rank_pick = fields.choice(faults, "rank_pick", RANK_PICKS);
-    let margins = SOFT_MARGIN_PERCENT_MIN..=SOFT_MARGIN_PERCENT_MAX;
-    let margin = fields.number(faults, "soft_margin_percent", margins, SOFT_MARGIN_PERCENT_DEFAULT);
+    let name = fields.required(faults, fields::NAME.name(), "a pool name", PoolName::parse);
+    let mut pool = PoolInfo::with_defaults(name.clone().or_else(|| PoolName::parse(POOL_DEFAULT).ok())?);
+    pool.policy = fields.word(faults, &fields::POLICY, POLICIES);
+    pool.affinity = fields.word(faults, &fields::AFFINITY, AFFINITIES);
+    pool.ttl_ms = Millis::from_secs(fields.integer(faults, &fields::TTL).into());
+    pool.device_ratio = fields.integer(faults, &fields::DEVICE_RATIO);
+    pool.rank = fields.word(faults, &fields::RANK, RANKS);
+    pool.rank_pick = fields.word(faults, &fields::RANK_PICK, RANK_PICKS);
+    pool.soft_margin_percent = fields.integer(faults, &fields::SOFT_MARGIN);
+    pool.on_overload = fields.word(faults, &fields::ON_OVERLOAD, ON_OVERLOADS);
+    pool.wait_ms = Millis(fields.integer(faults, &fields::WAIT).into());
+    pool.on_all_overloaded = fields.word(faults, &fields::ON_ALL_OVERLOADED, ON_ALL_OVERLOADEDS);
+    pool.in_flight_limit = Some(fields.integer(faults, &fields::IN_FLIGHT_LIMIT)).filter(|limit| *limit > 0);
+    pool.models = models(fields.texts(faults, fields::MODELS.name(), TEXTS_MAX, TEXT_BYTES_MAX));
     fields.close(faults);
-    Some(PoolInfo {
-        policy,
-        affinity,
-        ttl_ms: Millis::from_secs(ttl_s.into()),
-        device_ratio,
-        rank,
-        rank_pick,
-        soft_margin_percent: margin,
-        ..PoolInfo::with_defaults(name?)
-    })
+    name.map(|_| pool)
+}
+
+/// Sorted, each once.
+fn models(mut models: Vec<String>) -> Vec<String> {
+    models.sort_unstable();
+    models.dedup();
+    models
 }
 
 fn workers(values: &[Value], pools: &[PoolInfo], faults: &mut Faults) -> Vec<WorkerSpec> {

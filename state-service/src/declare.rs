@@ -6,6 +6,7 @@
 mod address;
 mod fields;
 mod json;
+mod table;
 #[cfg(test)]
 mod tests;
 mod unique;
@@ -14,6 +15,8 @@ use address::ADDRESS_ALLOWED;
 pub use address::{Address, AddressError, Host};
 pub use fields::{Fault, Faults};
 pub(crate) use fields::{Fields, document};
+pub use table::fields;
+pub(crate) use table::{integer, words};
 
 pub use routing::contract::Device;
 use routing::contract::{Engine, RankIn, RankNumbering};
@@ -37,6 +40,8 @@ pub const TEXTS_MAX: usize = 64;
 /// Longest model name, label value, SNI and CA path, in bytes.
 pub const TEXT_BYTES_MAX: usize = 256;
 
+/// Largest share in weighted choices.
+pub const WEIGHT_MAX: u32 = 1000;
 /// Longest engine version, in bytes.
 pub const VERSION_BYTES_MAX: usize = 64;
 /// Largest limit of requests in flight on one slot.
@@ -130,18 +135,19 @@ pub fn parse(body: &[u8], id: Option<&str>) -> Result<WorkerSpec, Faults> {
 pub(crate) fn worker(value: &Value, path: &str, id: Option<&str>, faults: &mut Faults) -> Option<WorkerSpec> {
     let mut fields = Fields::open(path, value, faults)?;
     let id = worker_id(&mut fields, id, faults);
-    let pool = fields.parsed(faults, "pool", NAME_ALLOWED, PoolName::parse);
+    let pool = fields.parsed(faults, table::POOL.name(), NAME_ALLOWED, PoolName::parse);
     let pool = pool.or_else(|| PoolName::parse(POOL_DEFAULT).ok());
-    let models = fields.texts(faults, "models", TEXTS_MAX, TEXT_BYTES_MAX);
-    let engine = fields.choice(faults, "engine", json::ENGINES);
+    let models = fields.texts(faults, table::MODELS.name(), TEXTS_MAX, TEXT_BYTES_MAX);
+    let engine = fields.word(faults, &table::ENGINE, json::ENGINES);
     let endpoints = endpoints(&mut fields, engine, faults);
-    let weight = fields.number(faults, "weight", 1..=1000, 1);
-    let device = fields.choice(faults, "device", json::DEVICES);
-    let phase = fields.choice_or(faults, "phase", json::PHASES, Phase::Aggregated);
-    let labels = fields.labels(faults, "labels", TEXTS_MAX, TEXT_BYTES_MAX);
-    let engine_version = fields.short_text(faults, "engine_version", VERSION_BYTES_MAX);
+    let weight = fields.integer(faults, &table::WEIGHT);
+    let device = fields.word(faults, &table::DEVICE, json::DEVICES);
+    let phase = fields.word(faults, &table::PHASE, json::PHASES);
+    let labels = fields.labels(faults, table::LABELS.name(), TEXTS_MAX, TEXT_BYTES_MAX);
+    let engine_version = fields.short_text(faults, table::ENGINE_VERSION.name(), VERSION_BYTES_MAX);
     let rank_in = rank_in(&mut fields, engine, faults);
-    let in_flight_limit = fields.optional_number(faults, "in_flight_limit", 1..=IN_FLIGHT_LIMIT_MAX);
+    let limits = 1..=IN_FLIGHT_LIMIT_MAX;
+    let in_flight_limit = fields.optional_number(faults, table::IN_FLIGHT_LIMIT.name(), limits);
     fields.close(faults);
     Some(WorkerSpec {
         id: id?,
@@ -160,16 +166,20 @@ pub(crate) fn worker(value: &Value, path: &str, id: Option<&str>, faults: &mut F
 }
 
 fn rank_in(fields: &mut Fields<'_>, engine: Engine, faults: &mut Faults) -> RankIn {
-    let stated = fields.choice(faults, "rank_in", json::RANKS_IN);
+    let stated = fields.word(faults, &table::RANK_IN, json::RANKS_IN);
     if stated == RankIn::Body && engine != Engine::Sglang {
-        faults.add(&fields.at("rank_in"), "only sglang reads a rank in the body".to_owned(), "header");
+        faults.add(
+            &fields.at(table::RANK_IN.name()),
+            "only sglang reads a rank in the body".to_owned(),
+            "header",
+        );
     }
     stated
 }
 
 fn worker_id(fields: &mut Fields<'_>, path_id: Option<&str>, faults: &mut Faults) -> Option<WorkerId> {
-    let at = fields.at("id");
-    let stated = fields.text(faults, "id");
+    let at = fields.at(table::ID.name());
+    let stated = fields.text(faults, table::ID.name());
     if let (Some(stated), Some(path_id)) = (stated, path_id)
         && stated != path_id
     {
@@ -202,15 +212,15 @@ fn endpoints(fields: &mut Fields<'_>, engine: Engine, faults: &mut Faults) -> Ve
 
 fn endpoint(value: &Value, path: &str, engine: Engine, faults: &mut Faults) -> Option<EndpointSpec> {
     let mut fields = Fields::open(path, value, faults)?;
-    let address = fields.required(faults, "address", ADDRESS_ALLOWED, Address::parse);
+    let address = fields.required(faults, table::ADDRESS.name(), ADDRESS_ALLOWED, Address::parse);
     let rank_numbering = numbering(&mut fields, engine, faults);
-    let dp_start = fields.number(faults, "dp_start", 0..=DP_START_MAX, 0);
-    let dp_size = fields.number(faults, "dp_size", 1..=RANKS_MAX, 1);
+    let dp_start = fields.integer(faults, &table::DP_START);
+    let dp_size = fields.integer(faults, &table::DP_SIZE);
     if rank_numbering == RankNumbering::None && dp_size > 1 {
         let problem =
             format!("{dp_size} ranks behind one endpoint cannot be told apart without a rank header");
         faults.add(
-            &fields.at("dp_size"),
+            &fields.at(table::DP_SIZE.name()),
             problem,
             "1 when rank_numbering is none (the default of trtllm and custom)",
         );
@@ -225,16 +235,20 @@ fn numbering(fields: &mut Fields<'_>, engine: Engine, faults: &mut Faults) -> Ra
         Engine::Vllm | Engine::Sglang => RankNumbering::Global,
         Engine::Trtllm | Engine::Custom => RankNumbering::None,
     };
-    let stated = fields.choice_or(faults, "rank_numbering", json::NUMBERINGS, default);
+    let stated = fields.choice_or(faults, table::RANK_NUMBERING.name(), json::NUMBERINGS, default);
     if engine == Engine::Trtllm && stated != RankNumbering::None {
-        faults.add(&fields.at("rank_numbering"), "trtllm takes no rank over HTTP".to_owned(), "none");
+        faults.add(
+            &fields.at(table::RANK_NUMBERING.name()),
+            "trtllm takes no rank over HTTP".to_owned(),
+            "none",
+        );
     }
     stated
 }
 
 fn tls(fields: &mut Fields<'_>, faults: &mut Faults) -> Option<Tls> {
-    let at = fields.at("tls");
-    let mut inner = Fields::open(&at, fields.take("tls")?, faults)?;
+    let at = fields.at(table::TLS.name());
+    let mut inner = Fields::open(&at, fields.take(table::TLS.name())?, faults)?;
     let sni = inner.short_text(faults, "sni", TEXT_BYTES_MAX);
     let ca = inner.short_text(faults, "ca", TEXT_BYTES_MAX);
     inner.close(faults);

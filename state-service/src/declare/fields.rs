@@ -2,6 +2,7 @@
 //!
 //! Owns [`Fault`], [`Faults`] and the reader. Knows nothing of what the fields mean.
 
+use routing::config::{Field, Kind};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -154,14 +155,14 @@ impl<'a> Fields<'a> {
         self.parsed(faults, name, allowed, parse)
     }
 
-    pub(crate) fn number(
-        &mut self,
-        faults: &mut Faults,
-        name: &'static str,
-        range: RangeInclusive<u32>,
-        default: u32,
-    ) -> u32 {
-        self.optional_number(faults, name, range).unwrap_or(default)
+    /// A number as its field is declared.
+    pub(crate) fn integer(&mut self, faults: &mut Faults, field: &Field) -> u32 {
+        let (default, min, max) = match field.kind {
+            Kind::Integer { default, min, max, .. } => (default, min, max),
+            _ => (0, 0, u64::from(u32::MAX)),
+        };
+        let [default, min, max] = [default, min, max].map(|n| u32::try_from(n).unwrap_or(u32::MAX));
+        self.optional_number(faults, field.name(), min..=max).unwrap_or(default)
     }
 
     pub(crate) fn optional_number(
@@ -180,13 +181,15 @@ impl<'a> Fields<'a> {
         number
     }
 
-    pub(crate) fn choice<T: Copy + Default>(
+    /// One of the words of a field; the first is the default.
+    pub(crate) fn word<T: Copy + Default, const N: usize>(
         &mut self,
         faults: &mut Faults,
-        name: &'static str,
-        words: &[(&str, T)],
+        field: &Field,
+        words: &[(&str, T); N],
     ) -> T {
-        self.choice_or(faults, name, words, T::default())
+        let default = words.first().map_or_else(T::default, |(_, value)| *value);
+        self.choice_or(faults, field.name(), words, default)
     }
 
     pub(crate) fn choice_or<T: Copy>(

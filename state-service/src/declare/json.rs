@@ -5,17 +5,18 @@ use routing::contract::{Engine, RankIn, RankNumbering};
 use routing::hash::Phase;
 use serde_json::{Value, json};
 
-pub(super) const ENGINES: &[(&str, Engine)] = &[
+pub(super) const ENGINES: &[(&str, Engine); 4] = &[
     ("vllm", Engine::Vllm),
     ("sglang", Engine::Sglang),
     ("trtllm", Engine::Trtllm),
     ("custom", Engine::Custom),
 ];
-pub(super) const NUMBERINGS: &[(&str, RankNumbering)] =
+pub(super) const NUMBERINGS: &[(&str, RankNumbering); 3] =
     &[("global", RankNumbering::Global), ("local", RankNumbering::Local), ("none", RankNumbering::None)];
-pub(super) const RANKS_IN: &[(&str, RankIn)] = &[("header", RankIn::Header), ("body", RankIn::Body)];
-pub(super) const DEVICES: &[(&str, Device)] = &[("accelerator", Device::Accelerator), ("cpu", Device::Cpu)];
-pub(super) const PHASES: &[(&str, Phase)] =
+pub(super) const RANKS_IN: &[(&str, RankIn); 2] = &[("header", RankIn::Header), ("body", RankIn::Body)];
+pub(super) const DEVICES: &[(&str, Device); 2] =
+    &[("accelerator", Device::Accelerator), ("cpu", Device::Cpu)];
+pub(super) const PHASES: &[(&str, Phase); 3] =
     &[("aggregated", Phase::Aggregated), ("prefill", Phase::Prefill), ("decode", Phase::Decode)];
 
 fn word<T: PartialEq>(words: &[(&'static str, T)], wanted: &T) -> &'static str {

@@ -6,12 +6,12 @@
 
 use super::State;
 use super::binding::Slot;
-use super::choice::pins;
 use super::command::{Effect, Later, Ticket};
-use super::limits::{SEQ_MAX, WAITERS_MAX};
+use super::judge::{Asked, Seat};
+use super::limits::WAITERS_MAX;
 use super::route::refresh;
-use routing::contract::{Affinity, RouteRequest, WAIT_MAX};
-use routing::time::Timestamp;
+use routing::contract::{Affinity, OnOverload, PoolInfo, RouteRequest, WAIT_MAX};
+use routing::time::{Millis, Timestamp};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// One question that waits.
@@ -101,41 +101,41 @@ impl State {
         if request.wait_ms.0 == 0 || request.dry_run {
             return None;
         }
-        let slot = self.bound_slot(now, request).filter(|slot| self.is_busy(*slot))?;
+        let slot = self.awaited_slot(now, request).filter(|slot| self.is_busy(*slot))?;
         if self.waiting.len() >= WAITERS_MAX {
             self.counters.wait_queue_full += 1;
             return None;
         }
-        let within = request.wait_ms.min(WAIT_MAX);
+        let longest = self.pools.get(&request.pool).map_or(WAIT_MAX, |pool| pool.wait_ms);
+        let within = request.wait_ms.min(longest).min(WAIT_MAX);
         self.keep_while_waiting(now, request);
         self.counters.wait_begun += 1;
-        let request = RouteRequest { wait_ms: Default::default(), ..request.clone() };
+        let request = RouteRequest { wait_ms: Millis(0), ..request.clone() };
         let ticket = self.waiting.add(Waiter { slot, until: now + within, request, draw });
         Some(Later { ticket, within })
     }
 
-    /// Where a hard session is bound, as [`State::route`] will find; nothing is changed or learned.
-    fn bound_slot(&self, now: Timestamp, request: &RouteRequest) -> Option<Slot> {
-        let pool = self.pools.get(&request.pool).filter(|pool| pins(pool))?;
-        let unsure = self.leaves_to_filter(now, pool, request.session, request.cached);
-        if pool.affinity != Affinity::Hard || unsure {
+    /// Where the session is bound, if turns of this pool wait for such a slot; nothing is changed or learned.
+    fn awaited_slot(&self, now: Timestamp, request: &RouteRequest) -> Option<Slot> {
+        let waits =
+            |pool: &&PoolInfo| pool.affinity == Affinity::Hard && pool.on_overload == OnOverload::Wait;
+        let pool = self.pools.get(&request.pool).filter(waits)?.clone();
+        let session = request.session.or_else(|| self.behind(now, request));
+        if self.leaves_to_filter(now, &pool, session, request.cached) {
             return None;
         }
-        let known = self.sessions.by_id(request.session?.id).and_then(|session| session.record);
-        let newer = |version| version > known.map_or(Default::default(), |known| known.version);
-        let cached = request.cached.filter(|c| c.version.seq <= SEQ_MAX && newer(c.version));
-        let cached = cached.map(|cached| Slot::new(cached.worker_hash, cached.rank));
-        let cached = cached.filter(|slot| self.usable(&pool.name, *slot).is_some());
-        let slot = cached.or_else(|| known.filter(|known| !known.is_expired(now))?.slot())?;
-        let worker = self.usable(&pool.name, slot)?;
-        let agrees = request.named.as_ref().is_none_or(|named| named.worker == worker.spec.id);
-        agrees.then_some(slot)
+        let asked = Asked::serving((now, Seat::New, 0), pool, request, session);
+        let slot = self.binding(&asked, asked.pinned()?)?.slot;
+        let worker = self.workers.by_hash(slot.worker)?;
+        let agrees = asked.named.as_ref().is_none_or(|named| named.worker == worker.spec.id);
+        (agrees && self.keeps(&asked, slot)).then_some(slot)
     }
 
     /// A turn that waits is under way: its binding does not expire meanwhile.
     fn keep_while_waiting(&mut self, now: Timestamp, request: &RouteRequest) {
         let ttl = self.pools.get(&request.pool).map(|pool| pool.ttl_ms);
-        if let (Some(session), Some(ttl)) = (request.session, ttl)
+        let session = request.session.or_else(|| self.behind(now, request));
+        if let (Some(session), Some(ttl)) = (session, ttl)
             && self.sessions.by_id(session.id).is_some()
         {
             self.sessions.edit(session.id, session.rank_hash, |s| refresh(s, now + ttl));
