@@ -42,8 +42,17 @@ pub const REQUIRE: &str = "x-rankpin-require";
 pub const PREFER: &str = "x-rankpin-prefer";
 /// The mark that the native strip list leaves when a client sent a rank or a cluster: the filter counts and removes it.
 pub const SPOOFED: &str = "x-rankpin-spoofed";
-/// Headers a client may never bring along: they steer.
-pub const STRIPPED: &[&str] = &[CLUSTER, ENDPOINTS, VLLM_RANK];
+/// Headers a client may never bring along: they steer us, or the engines (SGLang's overrides, llm-d's sidecar).
+pub const STRIPPED: &[&str] = &[
+    CLUSTER,
+    ENDPOINTS,
+    VLLM_RANK,
+    PREFILL_HOST_PORT,
+    PREFILL_RANK,
+    "x-override-routed-dp-rank",
+    "x-override-disagg-prefill-dp-rank",
+    "x-data-parallel-host-port",
+];
 
 /// Default key sources, first hit wins (affinity section 2).
 pub const SESSION_DEFAULT: &[&str] = &[

@@ -4,6 +4,7 @@
 use crate::declare::{EndpointSpec, Host, Tls};
 use crate::state::{Endpoint, Worker, cluster_name};
 use routing::contract::WorkerState;
+use routing::hash::Phase;
 use routing::header::cluster::POOL_PREFIX;
 use routing::id::{Epoch, PoolName, WorkerId};
 use serde::Deserialize;
@@ -109,6 +110,8 @@ pub struct Member {
     pub worker: WorkerId,
     /// Its pool.
     pub pool: PoolName,
+    /// Which half of a split pool it is.
+    pub phase: Phase,
     /// Share in weighted choices.
     pub weight: u32,
     /// Whether it may be used.
@@ -123,6 +126,7 @@ impl From<&Worker> for Member {
         Self {
             worker: spec.id.clone(),
             pool: spec.pool.clone(),
+            phase: spec.phase,
             weight: spec.weight,
             state: worker.state(),
             endpoints: worker.endpoints().to_vec(),
@@ -204,7 +208,8 @@ pub fn assignments(pools: &[PoolName], members: &[Member], wanted: &[String]) ->
 }
 
 fn assignment(pool: &PoolName, members: &[Member]) -> Value {
-    let own = members.iter().filter(|m| m.pool == *pool);
+    // Workers that only prefill answer no request: the fallback behind the endpoint list must not find them.
+    let own = members.iter().filter(|m| m.pool == *pool && m.phase != Phase::Prefill);
     let endpoints: Vec<Value> =
         own.flat_map(|m| m.endpoints.iter().filter_map(|e| lb_endpoint(m, e))).collect();
     let localities = if endpoints.is_empty() { json!([]) } else { json!([{"lb_endpoints": endpoints}]) };
@@ -248,7 +253,7 @@ mod tests {
 
     fn member(id: &str, state: WorkerState, endpoints: Vec<Endpoint>) -> Member {
         let (worker, pool) = (WorkerId::parse(id).unwrap(), PoolName::parse("default").unwrap());
-        Member { worker, pool, weight: 3, state, endpoints }
+        Member { worker, pool, phase: Phase::Aggregated, weight: 3, state, endpoints }
     }
 
     fn endpoint(address: &str, tls: Option<Tls>) -> Endpoint {
