@@ -201,6 +201,7 @@ async fn ten_thousand_aborts() {
     for (id, _) in &named {
         crate::support::in_flight(&world, id, 0).await;
     }
+    crate::support::nothing_held(&world).await;
 }
 
 /// One client that goes away: half of them once their answer has begun, the others before that; with a FIN or a reset.

@@ -143,14 +143,24 @@ pub(crate) async fn in_flight(world: &World, worker: &str, count: u64) {
     .unwrap();
 }
 
-/// Until the gauges of every Envoy and the service's own counts are all 0.
+/// Until the gauges of every Envoy, the service's own counts and the choices nobody answered yet are all 0.
 pub(crate) async fn nothing_in_flight(world: &World) {
     for engine in &world.engines {
         in_flight(world, engine.name(), 0).await;
     }
+    nothing_held(world).await;
     for index in 0..world.envoys.len() {
         gauges(world, index, 0).await;
     }
+}
+
+/// Until the service holds no choice for a first turn that is still to be answered.
+pub(crate) async fn nothing_held(world: &World) {
+    wait_for("no holds", async || {
+        (world.service.metric("rankpin_holds", &[]).await.ok()? == 0.0).then_some(())
+    })
+    .await
+    .unwrap();
 }
 
 /// Until that Envoy's gauges add up to so many.

@@ -1,0 +1,162 @@
+//! Case group G where no theme shows it yet: hostile bytes.
+
+use std::net::SocketAddr;
+
+use e2e::client::{CHAT, SESSION};
+use e2e::raw::Raw;
+use e2e::{Steering, World, WorldPlan};
+use routing::header;
+use serde_json::json;
+use tokio::task::JoinSet;
+
+use crate::support::{BOTH, nothing_in_flight, three_engines, turn};
+
+const LANES: u64 = 24;
+const REQUESTS_A_LANE: u64 = 50;
+
+/// Xorshift: the same bytes on every run.
+struct Dice(u64);
+
+impl Dice {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    fn below(&mut self, n: usize) -> usize {
+        (self.next() % n as u64) as usize
+    }
+
+    /// Up to `most` bytes; no line break, which would only end the header.
+    fn bytes(&mut self, most: usize) -> Vec<u8> {
+        let len = self.below(most);
+        (0..len).map(|_| self.next() as u8).filter(|byte| !b"\r\n".contains(byte)).collect()
+    }
+
+    /// Bytes that look like something, broken at a random place.
+    fn broken(&mut self, forms: &[&str]) -> Vec<u8> {
+        let mut text = forms[self.below(forms.len())].as_bytes().to_vec();
+        let at = self.below(text.len() + 1);
+        match self.below(3) {
+            0 => text.truncate(at),
+            1 => text.splice(at..at, self.bytes(12)).for_each(drop),
+            _ => text.iter_mut().skip(at).step_by(3).for_each(|byte| *byte = byte.wrapping_add(128)),
+        }
+        text.retain(|byte| !b"\r\n".contains(byte));
+        text
+    }
+}
+
+const FORMS: [&str; 9] = [
+    "sid=abc; other=\"x\"; sid=\"quoted\"",
+    "Bearer eyJhbGciOiJub25lIn0.eyJzdWIiOiJhYmMiLCJuIjp7Im0iOjF9fQ.c2ln",
+    "w0",
+    "4294967296",
+    "-1",
+    "127.0.0.1:1,127.0.0.1:2,[::1]:3",
+    "key=value,key,!=x",
+    "true",
+    "%00%zz%f0%9f%9a%80%",
+];
+
+const BODIES: [&str; 5] = [
+    r#"{"model":"tiny","messages":[{"role":"user","content":"x"}],"session_id":"a\u0041\ud83d\ude80","metadata":{"user_id":"u"}}"#,
+    r#"{"a":[[[[[[{"b":[1,-2.5e+10,true,null,"\"\\\/\b"]}]]]]]],"prompt_cache_key":"k"}"#,
+    r#"{"model":"tiny","model":"big","conversation":{"id":"c"},"conversation":"d"}"#,
+    "[1,2,3]",
+    "\u{feff}{}",
+];
+
+/// One request in which everything a client can write is hostile.
+fn hostile(dice: &mut Dice) -> Vec<u8> {
+    let names =
+        [&header::SESSION_DEFAULT[..], header::TRUSTED, &["cookie", "authorization", "x-session-final"]]
+            .concat();
+    let mut bytes = format!("POST {CHAT}?sid=").into_bytes();
+    bytes.extend(dice.broken(&FORMS).into_iter().filter(u8::is_ascii_graphic));
+    bytes.extend_from_slice(
+        b" HTTP/1.1\r\nhost: hostile\r\nconnection: close\r\ncontent-type: application/json",
+    );
+    for _ in 0..=dice.below(6) {
+        bytes.extend_from_slice(format!("\r\n{}: ", names[dice.below(names.len())]).as_bytes());
+        let value = if dice.below(2) == 0 { dice.bytes(600) } else { dice.broken(&FORMS) };
+        // Control bytes end the request in Envoy's own parser: once in a while is enough.
+        let all = dice.below(32) == 0;
+        bytes.extend(value.into_iter().filter(|byte| all || !byte.is_ascii_control()));
+    }
+    let body = if dice.below(3) == 0 { dice.bytes(5_000) } else { dice.broken(&BODIES) };
+    bytes.extend_from_slice(format!("\r\ncontent-length: {}\r\n\r\n", body.len()).as_bytes());
+    bytes.extend(body);
+    bytes
+}
+
+/// Sends it; whatever comes back, the connection ends.
+async fn send(to: SocketAddr, bytes: &[u8]) {
+    let mut client = Raw::connect(to).await.unwrap();
+    // Envoy may have closed before it had everything.
+    if client.send(bytes).await.is_ok() {
+        client.ended().await.unwrap_or_else(|error| panic!("{error}: {}", bytes.escape_ascii()));
+    }
+}
+
+/// No VM dies of it, nothing stays counted or held, and sessions are where they were.
+#[tokio::test]
+async fn g3_hostile_bytes() {
+    for steering in BOTH {
+        let world = everything_read(steering).await;
+        let home = turn(&world.client(), "honest").await;
+        let before = vms(&world).await;
+        let mut lanes = JoinSet::new();
+        for lane in 1..=LANES {
+            // Each lane its own bytes, the same ones on every run.
+            let (to, mut dice) = (world.envoy().address(), Dice(lane.wrapping_mul(0x9E37_79B9_7F4A_7C15)));
+            lanes.spawn(async move {
+                for _ in 0..REQUESTS_A_LANE {
+                    send(to, &hostile(&mut dice)).await;
+                }
+            });
+        }
+        lanes.join_all().await;
+        let seen = decided(&world).await;
+        assert!(seen >= LANES * REQUESTS_A_LANE / 2, "only {seen} requests came through Envoy's parser");
+        assert_eq!(vms(&world).await, before, "{steering:?}: a VM died");
+        let log = world.envoy().log();
+        assert!(!log.contains("panicked"), "{log}");
+        assert_eq!(turn(&world.client(), "honest").await, home, "{steering:?}");
+        nothing_in_flight(&world).await;
+    }
+}
+
+/// Requests that the filter decided about, however.
+async fn decided(world: &World) -> u64 {
+    let stats = world.envoy().stats("wasmcustom.rankpin.requests.").await.unwrap();
+    let words =
+        ["pinned", "routed_held", "joined", "session_key_missing", "key_too_long", "named", "named_refused"];
+    let own =
+        |name: &str| words.iter().any(|word| name.strip_suffix(word).is_some_and(|rest| rest.ends_with('.')));
+    stats.iter().filter(|(name, _)| own(name)).map(|(_, count)| count).sum()
+}
+
+/// A listener that reads every kind of source and trusts its callers.
+async fn everything_read(steering: Steering) -> World {
+    let plan = WorldPlan::new(steering, &three_engines()).probes_every_ms(0);
+    let plan = plan.edit(|config| {
+        config.trusted()?;
+        config.served_header()?;
+        config.plugin(|own| {
+            own["session"] = json!({"sources": [format!("header:{SESSION}"), "header:x-claude-code-session-id",
+                "cookie:sid", "query:sid"], "scope": ["header:x-tenant"]});
+        })
+    });
+    plan.start().await.unwrap()
+}
+
+/// How many VMs were made so far, by Envoy's count.
+async fn vms(world: &World) -> u64 {
+    let stats = world.envoy().stats("wasm").await.unwrap();
+    let made: Vec<_> = stats.iter().filter(|(name, _)| name.ends_with("created")).collect();
+    assert!(!made.is_empty(), "{stats:?}");
+    made.iter().map(|(_, count)| count).sum()
+}
