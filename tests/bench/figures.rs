@@ -25,8 +25,8 @@ pub(crate) type Samples = BTreeMap<&'static str, Vec<Sample>>;
 
 /// Medians over the rounds. A ratio is the median of each round's own: what drifts within minutes drifts for both.
 pub(crate) fn medians(samples: &Samples, report: &mut Report) {
-    let bare = of(samples, Variant::Turns(Front::Bare));
     for variant in Variant::ALL {
+        let bare = of(samples, variant.base());
         let (own, name) = (of(samples, variant), variant.name());
         let mid = |pick: fn(&Sample) -> f64| median(own.iter().map(pick));
         let bare_mid = |pick: fn(&Sample) -> f64| median(bare.iter().map(pick));
@@ -93,8 +93,8 @@ pub(crate) fn text(plan: &Plan, cores: Cores, samples: &Samples, report: &Report
     }
     format!(
         "CPU of the Envoy process (user + system) per request, --concurrency 1; medians of {} interleaved rounds of {} requests\n\
-         ({} for first turns), {} connections, {BODY_BYTES}-byte chat bodies, {} sessions. {}.\n\
-         Access log {} in all variants. `alone`: one connection, so no queue; `added` is beside the bare Envoy's.\n\n{}\n\
+         ({} for first turns), {} connections, chat bodies of {BODY_BYTES} bytes unless said, {} sessions. {}.\n\
+         Access log {} in all variants. `alone`: one connection, so no queue; `× bare` and `added` are beside the bare Envoy's with the same bodies.\n\n{}\n\
          calls of `route` per pinned turn: {}   (all requests to the service, watch, reports and EDS included: {:.2} in 1,000 turns)\n\
          body bytes seen or held per pinned turn: {}   (no body callback exported; half a body reached the worker before the rest was sent)\n\
          filter: {:.0} KB   memory at 2 threads after {} sessions: {:.1} MB, bare {:.1} MB, added {:.1} MB\n\

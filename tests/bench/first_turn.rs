@@ -156,6 +156,6 @@ const fn title(front: Front) -> &'static str {
         Front::Bare => "bare Envoy, maglev on the session",
         Front::Cluster => "first turn, static.yaml (cluster)",
         Front::Endpoints => "first turn, dynamic.yaml (endpoints)",
-        Front::SessionHash => "session_hash turn, static.yaml",
+        Front::SessionHash | Front::Soft | Front::Agents => "not measured here",
     }
 }

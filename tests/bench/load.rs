@@ -13,6 +13,8 @@ use tokio::task::LocalSet;
 
 /// Bytes of a chat body: a short conversation.
 pub(crate) const BODY_BYTES: usize = 1400;
+/// Bytes of a longer one.
+pub(crate) const LARGE_BODY_BYTES: usize = 20_000;
 /// Largest answer read; a worker's is a tenth of it.
 const ANSWER_BYTES_MAX: usize = 16 << 10;
 /// No answer takes longer.
@@ -27,6 +29,15 @@ pub(crate) enum Keys<'a> {
     New { run: &'a str },
 }
 
+/// Where a request has its session key, and how long its body is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Shape {
+    /// In `x-session-id`, with a body of so many bytes.
+    KeyInHead(usize),
+    /// In `prompt_cache_key` at the end of a body of so many bytes (and the key's).
+    KeyInBody(usize),
+}
+
 /// What to send.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Load<'a> {
@@ -34,6 +45,7 @@ pub(crate) struct Load<'a> {
     pub(crate) connections: u64,
     pub(crate) requests: u64,
     pub(crate) keys: Keys<'a>,
+    pub(crate) shape: Shape,
 }
 
 /// What came of it.
@@ -70,7 +82,8 @@ impl Load<'_> {
     /// # Errors
     /// An answer is no 200, or does not come.
     pub(crate) async fn run(self) -> Result<Sent> {
-        let body: Rc<str> = chat_body().into();
+        let (Shape::KeyInHead(bytes) | Shape::KeyInBody(bytes)) = self.shape;
+        let body: Rc<str> = chat_body(bytes).into();
         let next = Rc::new(Cell::new(0));
         let run: Rc<str> = match self.keys {
             Keys::Turns { .. } => "".into(),
@@ -92,10 +105,11 @@ impl Load<'_> {
             };
             connections.push((socket, next, body, key));
         }
+        let plan = Plan { requests: self.requests, shape: self.shape };
         let began = Instant::now();
         let handles: Vec<_> = connections
             .into_iter()
-            .map(|(socket, next, body, key)| tasks.spawn_local(speak(socket, next, self.requests, body, key)))
+            .map(|(socket, next, body, key)| tasks.spawn_local(speak(socket, next, plan, body, key)))
             .collect();
         tasks.await;
         let wall = began.elapsed();
@@ -109,11 +123,18 @@ impl Load<'_> {
     }
 }
 
+/// What each connection does.
+#[derive(Clone, Copy)]
+struct Plan {
+    requests: u64,
+    shape: Shape,
+}
+
 /// One connection: takes the next number until all are taken.
 async fn speak(
     mut socket: TcpStream,
     next: Rc<Cell<u64>>,
-    requests: u64,
+    plan: Plan,
     body: Rc<str>,
     key: impl Fn(u64) -> String,
 ) -> Result<Vec<u32>> {
@@ -121,10 +142,13 @@ async fn speak(
     let mut buffer = Vec::with_capacity(ANSWER_BYTES_MAX);
     loop {
         let n = next.replace(next.get() + 1);
-        if n >= requests {
+        if n >= plan.requests {
             return Ok(latencies);
         }
-        let request = request(&key(n), &body);
+        let request = match plan.shape {
+            Shape::KeyInHead(_) => request(&key(n), &body),
+            Shape::KeyInBody(_) => request_by_body(&key(n), &body),
+        };
         let began = Instant::now();
         let status = exchange(&mut socket, &request, &mut buffer).await?;
         ensure!(status == 200, "request {n} got a {status}: {}", String::from_utf8_lossy(&buffer));
@@ -146,20 +170,28 @@ pub(crate) fn request(key: &str, body: &str) -> String {
     format!("{}content-length: {}\r\n\r\n{body}", head(key), body.len())
 }
 
-/// All of a head but its `content-length` and the empty line.
-pub(crate) fn head(key: &str) -> String {
-    format!(
-        "POST /v1/chat/completions HTTP/1.1\r\nhost: bench.test\r\naccept: application/json\r\nuser-agent: bench\r\n\
-         content-type: application/json\r\nx-session-id: {key}\r\n"
-    )
+/// The same with the key as the last member of its body, and none in its head.
+fn request_by_body(key: &str, body: &str) -> String {
+    let body = body.strip_suffix('}').unwrap_or(body);
+    let end = format!(r#","prompt_cache_key":"{key}"}}"#);
+    format!("{PLAIN}content-length: {}\r\n\r\n{body}{end}", body.len() + end.len())
 }
 
-/// A chat request of exactly [`BODY_BYTES`].
-pub(crate) fn chat_body() -> String {
+/// All of a head without a session key but its `content-length` and the empty line.
+const PLAIN: &str = "POST /v1/chat/completions HTTP/1.1\r\nhost: bench.test\r\naccept: application/json\r\nuser-agent: bench\r\n\
+                     content-type: application/json\r\n";
+
+/// All of a head but its `content-length` and the empty line.
+pub(crate) fn head(key: &str) -> String {
+    format!("{PLAIN}x-session-id: {key}\r\n")
+}
+
+/// A chat request of exactly so many bytes.
+pub(crate) fn chat_body(bytes: usize) -> String {
     let (before, after) =
         (r#"{"model":"tiny","messages":[{"role":"user","content":""#, r#""}],"max_tokens":1}"#);
     let text: String =
-        "a turn of a conversation ".chars().cycle().take(BODY_BYTES - before.len() - after.len()).collect();
+        "a turn of a conversation ".chars().cycle().take(bytes - before.len() - after.len()).collect();
     format!("{before}{text}{after}")
 }
 
@@ -197,9 +229,16 @@ mod tests {
 
     #[test]
     fn bodies_are_json_of_the_stated_size() {
-        let body = chat_body();
-        assert_eq!(body.len(), BODY_BYTES);
-        serde_json::from_str::<serde_json::Value>(&body).unwrap();
+        for bytes in [BODY_BYTES, LARGE_BODY_BYTES] {
+            let body = chat_body(bytes);
+            assert_eq!(body.len(), bytes);
+            serde_json::from_str::<serde_json::Value>(&body).unwrap();
+            let request = request_by_body("k", &body);
+            let keyed = request.split("\r\n\r\n").nth(1).unwrap();
+            let read: serde_json::Value = serde_json::from_str(keyed).unwrap();
+            assert_eq!(read["prompt_cache_key"], "k");
+            assert!(request.contains(&format!("content-length: {}\r\n", keyed.len())));
+        }
     }
 
     #[test]

@@ -56,7 +56,7 @@ impl OpenLoop<'_> {
     /// # Errors
     /// An answer is no 200, or does not come.
     pub(crate) async fn run(self) -> Result<Answered> {
-        let body: Rc<str> = load::chat_body().into();
+        let body: Rc<str> = load::chat_body(load::BODY_BYTES).into();
         let run: Rc<str> = self.run.into();
         let mut sockets = Vec::new();
         for _ in 0..CONNECTIONS {

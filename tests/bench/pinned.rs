@@ -6,7 +6,7 @@ use clap::Args;
 use e2e::{Envoy, artifacts};
 
 use crate::figures::{self, Sample, Samples};
-use crate::load::{BODY_BYTES, Keys, Load};
+use crate::load::{BODY_BYTES, Keys, LARGE_BODY_BYTES, Load, Shape};
 use crate::process::{self, Cores};
 use crate::report::Report;
 use crate::stage::{AccessLog, Stage};
@@ -52,7 +52,7 @@ impl Plan {
 
     pub(crate) fn requests_of(&self, variant: Variant) -> u64 {
         match variant {
-            Variant::Turns(_) => self.requests,
+            Variant::Turns(_) | Variant::Large(_) => self.requests,
             Variant::First(_) => self.requests / FIRST_SHARE,
         }
     }
@@ -124,6 +124,7 @@ async fn prime(plan: &Plan, front: Front, envoy: &Envoy) -> Result<()> {
         connections: plan.connections,
         requests: sessions,
         keys: Keys::Turns { sessions },
+        shape: shape(front, BODY_BYTES),
     };
     load.run().await?;
     let before = turns_counted(front, envoy).await?;
@@ -156,11 +157,17 @@ async fn measure(
     let run = format!("{}-{round}", variant.name());
     let alone = format!("{run}-alone");
     let keys = |run| match variant {
-        Variant::Turns(_) => Keys::Turns { sessions: plan.sessions() },
+        Variant::Turns(_) | Variant::Large(_) => Keys::Turns { sessions: plan.sessions() },
         Variant::First(_) => Keys::New { run },
     };
-    let load =
-        |connections, requests, run| Load { to: envoy.address(), connections, requests, keys: keys(run) };
+    let shape = match variant {
+        Variant::Large(front) => shape(front, LARGE_BODY_BYTES),
+        Variant::Turns(front) | Variant::First(front) => shape(front, BODY_BYTES),
+    };
+    let load = |connections, requests, run| {
+        let keys = keys(run);
+        Load { to: envoy.address(), connections, requests, keys, shape }
+    };
     let single = load(1, (requests / ALONE_SHARE).max(10), &alone).run().await?;
 
     let counted = turns_counted(front, envoy).await?;
@@ -169,7 +176,7 @@ async fn measure(
     let cpu = process::cpu_us(envoy.pid())?;
     let sent = load(plan.connections, requests, &run).run().await?;
     let cpu = process::cpu_us(envoy.pid())? - cpu;
-    if matches!(variant, Variant::Turns(_)) && front != Front::Bare {
+    if matches!(variant, Variant::Turns(_) | Variant::Large(_)) && front != Front::Bare {
         let turns = turns_counted(front, envoy).await? - counted;
         ensure!(turns == requests, "{turns} of {requests} turns of `{}` were pinned", variant.name());
         asked.turns += turns;
@@ -187,6 +194,16 @@ async fn measure(
     })
 }
 
+/// How requests of an Envoy look.
+const fn shape(front: Front, bytes: usize) -> Shape {
+    match front {
+        Front::Agents => Shape::KeyInBody(bytes),
+        Front::Bare | Front::Cluster | Front::Endpoints | Front::SessionHash | Front::Soft => {
+            Shape::KeyInHead(bytes)
+        }
+    }
+}
+
 /// Bytes of a body that the filter sees or that wait for it: all of it if the module exports a body callback, else what Envoy held back.
 async fn body_bytes(envoys: &[(Front, Envoy)]) -> Result<f64> {
     let exports = wasm::exports(&std::fs::read(artifacts::wasm()?)?)?;
@@ -194,7 +211,8 @@ async fn body_bytes(envoys: &[(Front, Envoy)]) -> Result<f64> {
     if BODY_CALLBACKS.iter().any(|callback| exports.iter().any(|export| export == callback)) {
         bytes = BODY_BYTES as u64;
     }
-    for (_, envoy) in envoys.iter().filter(|(front, _)| *front != Front::Bare) {
+    // Where the key stands in the body, the body is what it takes.
+    for (_, envoy) in envoys.iter().filter(|(front, _)| !matches!(front, Front::Bare | Front::Agents)) {
         bytes = bytes.max(body::held_bytes(envoy, "session-0").await?);
     }
     Ok(bytes as f64)

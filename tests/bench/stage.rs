@@ -31,6 +31,7 @@ pub(crate) enum AccessLog {
 pub(crate) struct Stage {
     pub(crate) least_loaded: Service,
     hashed: Service,
+    soft: Service,
     engines: Vec<Engine>,
     cores: Cores,
     access_log: AccessLog,
@@ -51,14 +52,16 @@ impl Stage {
         }
         let least_loaded = service(&scratch.join("least"), "least_loaded", &engines).await?;
         let hashed = service(&scratch.join("hashed"), "session_hash", &engines).await?;
-        Ok(Self { least_loaded, hashed, engines, cores, access_log, scratch })
+        let soft = soft_service(&scratch.join("soft"), &engines).await?;
+        Ok(Self { least_loaded, hashed, soft, engines, cores, access_log, scratch })
     }
 
     /// The service an Envoy asks.
     pub(crate) fn service(&self, front: Front) -> &Service {
         match front {
             Front::SessionHash => &self.hashed,
-            Front::Bare | Front::Cluster | Front::Endpoints => &self.least_loaded,
+            Front::Soft => &self.soft,
+            Front::Bare | Front::Cluster | Front::Endpoints | Front::Agents => &self.least_loaded,
         }
     }
 
@@ -94,7 +97,8 @@ impl Stage {
     fn bootstrap(&self, front: Front) -> Result<Bootstrap> {
         let steering = match front {
             Front::Endpoints => Steering::Endpoints,
-            Front::Bare | Front::Cluster | Front::SessionHash => Steering::Cluster,
+            Front::Agents => Steering::Agents,
+            Front::Bare | Front::Cluster | Front::SessionHash | Front::Soft => Steering::Cluster,
         };
         let mut bootstrap = Bootstrap::shipped(steering)?;
         bootstrap.service(self.service(front).data())?;
@@ -118,8 +122,17 @@ fn manager(bootstrap: &mut Bootstrap) -> Result<&mut Value> {
 }
 
 async fn service(folder: &Path, policy: &'static str, engines: &[Engine]) -> Result<Service> {
+    declared(folder, ServicePlan { policy: Some(policy), ..ServicePlan::default() }, engines).await
+}
+
+async fn soft_service(folder: &Path, engines: &[Engine]) -> Result<Service> {
+    // A margin that the load of a bench never reaches: a move would be a call.
+    let pool = serde_json::json!({"affinity": "soft", "soft_margin_percent": 10_000});
+    declared(folder, ServicePlan { pool, ..ServicePlan::default() }, engines).await
+}
+
+async fn declared(folder: &Path, plan: ServicePlan, engines: &[Engine]) -> Result<Service> {
     std::fs::create_dir(folder)?;
-    let plan = ServicePlan { policy: Some(policy), ..ServicePlan::default() };
     let service = Service::start(folder, &plan).await?;
     for engine in engines {
         service.register(engine).await?;

@@ -11,10 +11,15 @@ pub(crate) enum Front {
     Endpoints,
     /// `static.yaml`, pool `session_hash`.
     SessionHash,
+    /// `static.yaml`, pool `least_loaded` with soft affinity.
+    Soft,
+    /// `agents.yaml`, pool `least_loaded`: the key stands in the body.
+    Agents,
 }
 
 impl Front {
-    pub(crate) const ALL: [Self; 4] = [Self::Bare, Self::Cluster, Self::Endpoints, Self::SessionHash];
+    pub(crate) const ALL: [Self; 6] =
+        [Self::Bare, Self::Cluster, Self::Endpoints, Self::SessionHash, Self::Soft, Self::Agents];
 
     /// `node.id` and name of its files.
     pub(crate) const fn name(self) -> &'static str {
@@ -23,6 +28,8 @@ impl Front {
             Self::Cluster => "cluster",
             Self::Endpoints => "endpoints",
             Self::SessionHash => "session_hash",
+            Self::Soft => "soft",
+            Self::Agents => "agents",
         }
     }
 
@@ -30,7 +37,7 @@ impl Front {
     pub(crate) const fn turn_counter(self) -> Option<&'static str> {
         match self {
             Self::Bare => None,
-            Self::Cluster | Self::Endpoints => Some("pinned"),
+            Self::Cluster | Self::Endpoints | Self::Soft | Self::Agents => Some("pinned"),
             Self::SessionHash => Some("session_hash"),
         }
     }
@@ -41,16 +48,21 @@ impl Front {
 pub(crate) enum Variant {
     /// Turns of known sessions.
     Turns(Front),
+    /// The same with bodies of [`crate::load::LARGE_BODY_BYTES`].
+    Large(Front),
     /// A new session each time.
     First(Front),
 }
 
 impl Variant {
-    pub(crate) const ALL: [Self; 6] = [
+    pub(crate) const ALL: [Self; 9] = [
         Self::Turns(Front::Bare),
         Self::Turns(Front::Cluster),
         Self::Turns(Front::Endpoints),
         Self::Turns(Front::SessionHash),
+        Self::Turns(Front::Soft),
+        Self::Large(Front::Bare),
+        Self::Large(Front::Agents),
         Self::First(Front::Endpoints),
         Self::First(Front::Cluster),
     ];
@@ -59,20 +71,33 @@ impl Variant {
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Turns(front) => front.name(),
+            Self::Large(Front::Bare) => "large_bare",
+            Self::Large(_) => "body_key",
             Self::First(Front::Endpoints) => "first",
-            Self::First(Front::Bare | Front::Cluster | Front::SessionHash) => "first_cluster",
+            Self::First(_) => "first_cluster",
         }
     }
 
-    /// Its ratio's name; the bare one has none.
+    /// What it is compared with: the bare Envoy under the same bodies.
+    pub(crate) const fn base(self) -> Self {
+        match self {
+            Self::Large(_) => Self::Large(Front::Bare),
+            Self::Turns(_) | Self::First(_) => Self::Turns(Front::Bare),
+        }
+    }
+
+    /// Its ratio's name; the bare ones have none.
     pub(crate) const fn ratio(self) -> Option<&'static str> {
         match self {
-            Self::Turns(Front::Bare) => None,
+            Self::Turns(Front::Bare) | Self::Large(Front::Bare) => None,
+            Self::Turns(Front::Soft) => Some("soft_over_bare"),
+            Self::Turns(Front::Agents) => Some("agents_over_bare"),
+            Self::Large(_) => Some("body_key_over_bare"),
             Self::Turns(Front::Cluster) => Some("cluster_over_bare"),
             Self::Turns(Front::Endpoints) => Some("pinned_over_bare"),
             Self::Turns(Front::SessionHash) => Some("session_hash_over_bare"),
             Self::First(Front::Endpoints) => Some("first_over_bare"),
-            Self::First(Front::Bare | Front::Cluster | Front::SessionHash) => Some("first_cluster_over_bare"),
+            Self::First(_) => Some("first_cluster_over_bare"),
         }
     }
 
@@ -84,14 +109,18 @@ impl Variant {
             Self::Turns(Front::Endpoints) => "pinned turn, dynamic.yaml (endpoints)",
             Self::Turns(Front::SessionHash) => "session_hash turn, static.yaml",
             Self::First(Front::Endpoints) => "first turn, dynamic.yaml",
-            Self::First(Front::Bare | Front::Cluster | Front::SessionHash) => "first turn, static.yaml",
+            Self::Turns(Front::Soft) => "pinned turn, static.yaml, soft",
+            Self::Turns(Front::Agents) => "pinned turn, agents.yaml",
+            Self::Large(Front::Bare) => "bare Envoy, 20 KB bodies",
+            Self::Large(_) => "pinned turn, agents.yaml, 20 KB, key at its end",
+            Self::First(_) => "first turn, static.yaml",
         }
     }
 
     /// The Envoy it asks.
     pub(crate) const fn front(self) -> Front {
         match self {
-            Self::Turns(front) | Self::First(front) => front,
+            Self::Turns(front) | Self::Large(front) | Self::First(front) => front,
         }
     }
 }
