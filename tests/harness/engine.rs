@@ -214,7 +214,11 @@ impl Engine {
     /// It as an endpoint of a declaration.
     #[must_use]
     pub fn endpoint(&self) -> Value {
-        let EngineSpec { ranks, dp_start, numbering, .. } = &self.spec;
+        let EngineSpec { ranks, dp_start, numbering, declared, .. } = &self.spec;
+        if declared["engine"] == "trtllm" {
+            // It takes no rank over HTTP: to everybody outside it is one.
+            return json!({"address": self.address.to_string(), "rank_numbering": "none"});
+        }
         let numbering = if *ranks == 1 { "none" } else { numbering.word() };
         json!({"address": self.address.to_string(), "rank_numbering": numbering,
             "dp_start": dp_start, "dp_size": ranks})
