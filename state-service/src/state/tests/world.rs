@@ -7,6 +7,7 @@ use crate::declare;
 use crate::state::{Command, Effect, Limits, Reply, State, StateConfig, XdsResource};
 use expect_test::Expect;
 use routing::contract::*;
+use routing::demand::{Demands, Label};
 use routing::hash::{self, Phase, worker_hash};
 use routing::id::*;
 use routing::time::{Millis, Timestamp};
@@ -125,6 +126,7 @@ impl World {
             ["commit", name, request] => self.commit(name, request),
             ["fail", name, request] => self.fail(name, request),
             ["touch", name] => self.touch(name),
+            ["alias", alias, name] => self.alias(alias, name),
             ["upload", name] => self.upload(name),
             ["gone", vm] => self.gone(vm),
             ["earlier", all] => said(self.apply(Command::EarlierLife { all_told: *all == "all" })),
@@ -159,10 +161,20 @@ impl World {
         let address = self.word("at").map_or_else(|| format!("{id}.test:8000"), str::to_owned);
         let pool = self.word("pool").unwrap_or("default");
         let weight: u32 = self.word("weight").map_or(1, |w| w.parse().unwrap());
-        let json = serde_json::json!({ "pool": pool, "weight": weight,
+        let mut json = serde_json::json!({ "pool": pool, "weight": weight,
+            "phase": self.word("phase").unwrap_or("aggregated"),
+            "models": self.words_of("models"), "labels": labels(self.words_of("labels")),
             "endpoints": [{ "address": address, "dp_start": start, "dp_size": end - start }] });
+        if let Some(limit) = self.word("limit") {
+            json["in_flight_limit"] = limit.parse::<u32>().unwrap().into();
+        }
         let spec = declare::parse(json.to_string().as_bytes(), Some(id)).unwrap();
         said(self.apply(Command::PutWorker { spec }))
+    }
+
+    /// `a,b,c` of a word; none when it is not said.
+    fn words_of(&self, key: &str) -> Vec<&str> {
+        self.word(key).map(|text| text.split(',').collect()).unwrap_or_default()
     }
 
     fn drain(&mut self, id: &str, deadline: Option<Millis>) -> String {
@@ -203,14 +215,52 @@ impl World {
         }
         asked.cached = self.word("cached").map(cached);
         asked.named = self.word("named").map(target);
+        asked.alias = self.word("alias").map(|name| session(name).id);
+        asked.demands = self.demands();
+        asked.dry_run = self.word("dry").is_some();
+        let prefill = self.word("prefill").map(str::to_owned);
+        asked.prefill = prefill.as_deref().map(|text| Box::new(self.prefill(text)));
         if let Some(failed) = self.word("failed") {
             let entry = self.failure(name, failed);
             asked.unsent.push(entry);
         }
         let reply = self.route(asked, 0);
-        let said = say(&reply);
+        let mut said = say(&reply);
+        if let Some((half, (_, request))) = reply.prefill.as_ref().zip(prefill.as_deref().map(prefill_of)) {
+            said = format!("{said} + {}", say(half));
+            self.replies.insert(request.to_owned(), (**half).clone());
+        }
         self.replies.insert(request.to_owned(), reply);
         said
+    }
+
+    /// `require=k:v,k prefer=… allow=ADDRESS,… model=M`.
+    fn demands(&self) -> Demands {
+        let list = |key| Label::parse_list(&self.word(key).unwrap_or("").replace(':', "=")).unwrap();
+        Demands {
+            addresses: self.words_of("allow").into_iter().map(str::to_owned).collect(),
+            require: list("require"),
+            prefer: list("prefer"),
+            model: self.word("model").map(str::to_owned),
+        }
+    }
+
+    /// `NAME,rNUMBER`, the target it names in `pnamed=`.
+    fn prefill(&self, text: &str) -> PrefillAsk {
+        let (name, request) = prefill_of(text);
+        PrefillAsk {
+            request: RequestId(request_of(request).0),
+            session: (name != "-").then(|| session(name)),
+            cached: None,
+            named: self.word("pnamed").map(target),
+            unsent: Vec::new(),
+        }
+    }
+
+    /// An engine called an answer of the session so.
+    fn alias(&mut self, alias: &str, name: &str) -> String {
+        let entry = Entry::Alias { alias: session(alias).id, session: session(name), pool: pool() };
+        self.tell("A", name, entry)
     }
 
     fn commit(&mut self, name: &str, request: &str) -> String {
@@ -376,6 +426,16 @@ impl World {
     }
 }
 
+/// `k:v,k:v` as a declaration has it.
+fn labels(pairs: Vec<&str>) -> BTreeMap<&str, &str> {
+    pairs.into_iter().map(|pair| pair.split_once(':').unwrap_or((pair, "yes"))).collect()
+}
+
+/// `NAME,rNUMBER`.
+fn prefill_of(text: &str) -> (&str, &str) {
+    text.split_once(',').unwrap()
+}
+
 fn resource(text: &str) -> XdsResource {
     match text.split_once(':') {
         Some(("eds", pool)) => XdsResource::Endpoint(PoolName::parse(pool).unwrap()),
@@ -414,7 +474,7 @@ fn version(text: &str) -> Version {
 }
 
 /// `w1:3,5/99`.
-fn cached(text: &str) -> Cached {
+pub(super) fn cached(text: &str) -> Cached {
     let (slot, v) = text.split_once(',').unwrap();
     let target = target(slot);
     Cached { worker_hash: worker_hash(&target.worker), rank: target.rank, version: version(v) }
