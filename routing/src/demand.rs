@@ -58,6 +58,12 @@ impl Demands {
         self.addresses.is_empty() && self.require.is_empty() && self.prefer.is_empty() && self.model.is_none()
     }
 
+    /// Whether some worker's address or label is asked for, so that not just anybody may serve.
+    #[must_use]
+    pub const fn is_strict(&self) -> bool {
+        !self.addresses.is_empty() || !self.require.is_empty()
+    }
+
     /// Every reason for which this worker may not serve; none when it may.
     #[must_use]
     pub fn refuses(&self, offer: Offer<'_>) -> Vec<Removal> {

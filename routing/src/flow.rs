@@ -11,7 +11,7 @@
 //! [`Ignored`] and counted. Time and chance come in; everything to be done goes out as [`Effect`]s, in order.
 //!
 //! Here: the states. `select` reads what a request says of itself, `decide` is what this VM decides alone, `ask` the way through
-//! the service, `prefill` the other half of a split pool, `finish` the answer and the end, `named` the targets that callers name,
+//! the service, `prefill`, `seek` and `half` the other half of a split pool, `finish` the answer and the end, `named` the targets that callers name,
 //! `choose` who may serve, `place` slots and headers.
 
 mod ask;
@@ -19,11 +19,13 @@ mod choose;
 mod decide;
 mod effect;
 mod finish;
+mod half;
 mod models;
 mod named;
 mod place;
 mod prefill;
 mod response;
+mod seek;
 mod select;
 
 pub use effect::{Counter, Effect, Ignored, LocalReply, Next, PageChange};
@@ -93,7 +95,8 @@ struct Turn {
     /// The session, and that of its prefill half in a split pool.
     session: Option<Session>,
     prefill: Option<Session>,
-    /// The targets its caller named, by half.
+    /// The targets its caller named: as they were written, then by half.
+    said: named::Said,
     named: Option<Target>,
     named_prefill: Option<Target>,
     /// What a worker must have.
@@ -104,6 +107,8 @@ struct Turn {
     dry_run: bool,
     /// The session ends with this turn.
     last: bool,
+    /// Its body did not come in time.
+    body_late: bool,
     /// The key as a dry run may show it.
     key: Option<KeyShown>,
 }
@@ -142,7 +147,9 @@ struct Placed {
     pending: Option<Pending>,
     /// The binding it runs under, once there is one.
     binding: Option<Binding>,
-    prefill: Option<prefill::Half>,
+    prefill: Option<half::Half>,
+    /// The prefill half's binding, where it ends with the turn.
+    prefill_ends: Option<half::Ends>,
     response: Option<response::Watch>,
     /// An engine's accepting answer came.
     accepted: bool,
@@ -157,6 +164,13 @@ struct Binding {
     session: Session,
     pool: PoolName,
     version: Version,
+}
+
+impl Binding {
+    /// The one that a commit makes.
+    fn of(pending: &Pending) -> Self {
+        Self { session: pending.session, pool: pending.pool.clone(), version: pending.version }
+    }
 }
 
 /// What an accepted answer will commit.
@@ -197,7 +211,7 @@ pub struct RequestFlow {
     state: State,
     turn: Turn,
     /// The prefill half, decided before the half that answers.
-    prefill: Option<prefill::Half>,
+    prefill: Option<half::Half>,
 }
 
 impl Default for RequestFlow {

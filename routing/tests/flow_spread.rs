@@ -7,7 +7,7 @@ mod world;
 use wasm_bindgen_test::wasm_bindgen_test as test;
 
 use expect_test::{Expect, expect};
-use routing::config::NoTopology;
+use routing::config::{NoTopology, PoolBy};
 use routing::contract::{Affinity, Policy};
 use std::collections::BTreeSet;
 use world::World;
@@ -132,7 +132,7 @@ fn without_a_topology_the_config_decides() {
 
 #[test]
 fn an_unknown_pool_is_no_topology() {
-    let unknown = World::with(|world| world.config.pool = Some(common::pool_name("embed")));
+    let unknown = World::with(|world| world.config.pool_by = PoolBy::Fixed(common::pool_name("embed")));
     check(
         unknown,
         "head session=s; end",

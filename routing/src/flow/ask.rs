@@ -2,7 +2,7 @@
 
 use super::choose::{self, Nobody};
 use super::decide::{found_now, joined};
-use super::finish::{fail, record, touch};
+use super::finish::{abandon, fail, record, touch};
 use super::place::{self, Choice, Slot};
 use super::{
     Counter, Effect, Env, Head, Here, Ignored, LocalReply, Next, PageChange, Pending, Placement, RequestFlow,
@@ -55,7 +55,9 @@ impl RequestFlow {
             // Never asked: nobody holds anything for it.
             routing.outcome = Some(Outcome::Unsure);
             routing.prefill = None;
-            self.prefill_alone(env, here, head, out);
+            if let Err(why) = self.prefill_alone(env, here, head, out) {
+                return self.refuse_prefill(why, out);
+            }
             return match self.place_alone(env, here, routing, head, out) {
                 ControlFlow::Break(next) => next,
                 ControlFlow::Continue((routing, why)) => self.nowhere(env, here, routing, why, false, out),
@@ -82,12 +84,26 @@ impl RequestFlow {
         out: &mut Vec<Effect>,
     ) -> Next {
         let Some(alias) = here.turn.alias.filter(|_| env.vm.breaker.allows(env.now)) else {
-            return self.unpinned(env, here, head, Counter::SessionKeyMissing, out);
+            return self.without_session(env, here, head, out);
         };
         // Stands in until the service says whose it is.
         let session = Session { id: alias, rank_hash: RankHash(0) };
         let routing = self.bare(env, here, session);
         self.send(env, here, routing, out)
+    }
+
+    /// A turn that belongs to no session: where its caller says, or anywhere.
+    fn without_session(
+        &mut self,
+        env: &mut Env<'_>,
+        here: Here<'_>,
+        head: &impl Head,
+        out: &mut Vec<Effect>,
+    ) -> Next {
+        match &here.turn.named {
+            Some(target) => self.named_turn(env, here, target, head, out),
+            None => self.unpinned(env, here, head, Counter::SessionKeyMissing, out),
+        }
     }
 
     /// A turn that only asks what would become of it.
@@ -135,7 +151,6 @@ impl RequestFlow {
             return;
         }
         let State::Routing(routing) = std::mem::replace(&mut self.state, State::Passed) else { return };
-        let turn = std::mem::take(&mut self.turn);
         match &answer {
             Ok(_) => env.vm.breaker.succeeded(),
             Err(failure) => {
@@ -147,13 +162,15 @@ impl RequestFlow {
         let pool = directory.as_ref().and_then(|directory| directory.pool(Some(&routing.pool)));
         let next = match directory.as_ref().zip(pool) {
             Some((directory, pool)) => {
+                let turn = std::mem::take(&mut self.turn).behind(pool, answer.as_ref().ok());
                 let here = Here { directory, pool, turn: &turn };
-                self.answered_by_service(env, here, *routing, head, answer.ok(), out)
+                let next = self.answered_by_service(env, here, *routing, head, answer.ok(), out);
+                self.turn = turn;
+                next
             }
-            None => self.give_up(env, *routing, turn.named.is_some(), true, Counter::NoTopology, out),
+            None => self.pool_gone(env, *routing, out),
         };
         env.vm.directory = directory;
-        self.turn = turn;
         if next == Next::Continue {
             out.push(Effect::Resume);
         }
@@ -173,20 +190,41 @@ impl RequestFlow {
         }
         if let Some(alias) = here.turn.alias {
             let Some(session) = reply.as_ref().and_then(|reply| reply.session) else {
-                return self.unpinned(env, here, head, Counter::SessionKeyMissing, out);
+                return self.without_session(env, here, head, out);
             };
             routing.session = Session { id: session.id, rank_hash: session.rank_hash };
             let known = Record::alias(alias, routing.session, Record::seconds(env.now));
             out.push(Effect::Page(PageChange::Put(known)));
         }
-        let prefill = routing.prefill.take();
-        let half = reply.as_ref().and_then(|reply| reply.prefill.as_deref());
-        self.prefill_told(env, here, prefill, half, out);
+        if let Err(why) = self.prefill_after_route(env, here, &mut routing, reply.as_ref(), head, out) {
+            drop_hold(env, routing, reply.as_ref(), out);
+            return self.refuse_prefill(why, out);
+        }
         let next = self.after_route(env, here, routing, head, reply, out);
         if let Some(unused) = self.prefill.take() {
             unused.ended_unplaced(env.vm, out);
         }
         next
+    }
+
+    /// The prefill half, before the other is placed; not where that one is refused.
+    fn prefill_after_route(
+        &mut self,
+        env: &mut Env<'_>,
+        here: Here<'_>,
+        routing: &mut Routing,
+        reply: Option<&RouteReply>,
+        head: &impl Head,
+        out: &mut Vec<Effect>,
+    ) -> Result<(), Refusal> {
+        let wanted = routing.prefill.take();
+        if reply.is_some_and(|reply| reply.outcome == Outcome::Refused) {
+            return Ok(());
+        }
+        if here.turn.alias.is_some() {
+            return self.prefill_alone(env, here, head, out);
+        }
+        self.prefill_told(env, here, wanted, (reply, head), out)
     }
 
     /// The answer to a dry run.
@@ -225,8 +263,10 @@ impl RequestFlow {
         };
         // A move or another turn's placement overtook this answer: the page knows better.
         let newer = found_now(env, head, routing.session).filter(|record| record.version > reply.version);
-        // A turn that waited for its slot in vain goes elsewhere, whatever the page says: it says the slot.
-        let newer = newer.filter(|_| routing.wait == Millis(0) || reply.outcome != Outcome::Unpinned);
+        // A turn that is to go elsewhere this once does so, whatever the page says: it says the overloaded slot.
+        let spilled =
+            reply.outcome == Outcome::Unpinned && (routing.wait > Millis(0) || reply.reason == SPILLED);
+        let newer = newer.filter(|_| !spilled);
         let routing = match self.follow(env, here, routing, newer, head, out) {
             ControlFlow::Break(next) => return next,
             ControlFlow::Continue(routing) => routing,
@@ -317,6 +357,9 @@ impl RequestFlow {
         let choice = place::from_record(here, found.as_ref(), env.vm.generation, env.now);
         let mut version = None;
         let (slot, why, pending) = match choice {
+            Choice::Bound(slot, _) | Choice::Held(slot, _) if !choose::keeps(here, &slot) => {
+                return ControlFlow::Continue(routing);
+            }
             Choice::Unknown => return ControlFlow::Continue(routing),
             Choice::Bound(slot, record) => {
                 if let Some(refused) = self.disagrees(env, here, &routing, &slot, &record, out) {
@@ -335,8 +378,13 @@ impl RequestFlow {
             }
         };
         let slot = named::exactly(here, slot, named);
+        let bound = pending.is_none();
         let placement = Placement { session, slot, why, pending, version, exact };
-        ControlFlow::Break(self.place(env, here, placement, head, out))
+        ControlFlow::Break(if bound {
+            self.go_home(env, here, placement, head, out)
+        } else {
+            self.place(env, here, placement, head, out)
+        })
     }
 
     /// Refuses a named target that is not where the session is by now.
@@ -370,10 +418,7 @@ impl RequestFlow {
         head: &impl Head,
         out: &mut Vec<Effect>,
     ) -> ControlFlow<Next, (Routing, Nobody)> {
-        // A held one, too, however old: its first turn may still be generating there.
-        let usable = routing.cached.filter(|r| matches!(r.certainty, Certainty::Bound | Certainty::Held));
-        let home = usable.and_then(|record| Some((place::cached(here, routing.session, &record)?, record)));
-        let home = home.filter(|(slot, _)| choose::keeps(here, slot));
+        let home = place::home(here, routing.session, routing.cached);
         if let Some((slot, record)) = &home
             && let Some(refused) = self.disagrees(env, here, &routing, slot, record, out)
         {
@@ -390,7 +435,7 @@ impl RequestFlow {
             Err(why) => return ControlFlow::Continue((routing, why)),
         };
         let exact = is_exact(here);
-        if let Some(next) = self.at_home(env, here, &routing, &slot, exact, head, out) {
+        if let Some(next) = self.stay(env, here, &routing, &slot, exact, head, out) {
             return ControlFlow::Break(next);
         }
         let pending = Pending {
@@ -407,9 +452,8 @@ impl RequestFlow {
     }
 
     /// A turn placed alone where its binding is makes no new one: two Envoys that did would disagree about versions of the same.
-    /// One that waited there for an overloaded slot goes elsewhere this once.
     #[expect(clippy::too_many_arguments, reason = "one step of one machine")]
-    fn at_home(
+    fn stay(
         &mut self,
         env: &mut Env<'_>,
         here: Here<'_>,
@@ -426,14 +470,10 @@ impl RequestFlow {
         }
         disown(env, routing);
         touch(env, here.pool, routing.session, &record, out);
-        let (slot, why) = if routing.wait > Millis(0) {
-            self.home_or_spill(env, here, routing.session, slot.clone(), head, Counter::PlacedAlone)
-        } else {
-            (slot.clone(), Counter::PlacedAlone)
-        };
         let (session, version) = (Some(routing.session), Some(record.version));
+        let (slot, why) = (slot.clone(), Counter::PlacedAlone);
         let placement = Placement { session, slot, why, pending: None, version, exact };
-        Some(self.place(env, here, placement, head, out))
+        Some(self.go_home(env, here, placement, head, out))
     }
 
     /// No slot for a turn that wanted one.
@@ -450,7 +490,9 @@ impl RequestFlow {
             (Some(_), _, _) => named::refusal(here.pool.phase, Refusal::WorkerUnavailable),
             (None, Policy::Direct, _) => named::refusal(here.pool.phase, Refusal::WorkerRequired),
             (None, _, Nobody::NoWorker) => {
-                return self.give_up(env, routing, false, asked, Counter::NoWorker, out);
+                let next = self.pass(Counter::NoWorker, out);
+                forget(env, routing, asked, out);
+                return next;
             }
             (None, _, nobody) => {
                 forget(env, routing, asked, out);
@@ -462,18 +504,19 @@ impl RequestFlow {
         next
     }
 
-    /// A turn that can be placed nowhere goes on as if the filter were not there; one for an exact target is refused.
-    fn give_up(
-        &mut self,
-        env: &mut Env<'_>,
-        routing: Routing,
-        named: bool,
-        asked: bool,
-        why: Counter,
-        out: &mut Vec<Effect>,
-    ) -> Next {
-        let next = if named { self.refuse(LocalReply::no_topology(), why, out) } else { self.pass(why, out) };
-        forget(env, routing, asked, out);
+    /// The pool went while the service was asked: the turn goes on as if the filter were not there, if it may.
+    fn pool_gone(&mut self, env: &mut Env<'_>, routing: Routing, out: &mut Vec<Effect>) -> Next {
+        if let Some(half) = self.prefill.take() {
+            half.ended_unplaced(env.vm, out);
+        }
+        let next = if self.may_pass() {
+            self.pass(Counter::NoTopology, out)
+        } else {
+            self.refuse(LocalReply::no_topology(), Counter::NoTopology, out)
+        };
+        if !self.turn.dry_run && routing.may_own_hold() {
+            abandon(env.vm, routing, out);
+        }
         next
     }
 }
@@ -482,6 +525,14 @@ impl RequestFlow {
 fn forget(env: &mut Env<'_>, routing: Routing, asked: bool, out: &mut Vec<Effect>) {
     if asked && routing.may_own_hold() {
         fail(env.vm, reference(routing.session), routing.pool, routing.request, None, out);
+    }
+}
+
+/// The prefill half is refused, so what the other half was given is nobody's.
+fn drop_hold(env: &mut Env<'_>, routing: Routing, reply: Option<&RouteReply>, out: &mut Vec<Effect>) {
+    if reply.is_none_or(|reply| reply.outcome == Outcome::Held) {
+        let hold = reply.and_then(|reply| reply.hold);
+        fail(env.vm, reference(routing.session), routing.pool, routing.request, hold, out);
     }
 }
 
@@ -510,7 +561,7 @@ fn asked(env: &Env<'_>, here: Here<'_>, routing: &Routing) -> RouteRequest {
         demands: here.turn.demands.clone(),
         wait_ms: routing.wait,
         alias: here.turn.alias,
-        prefill: routing.prefill.as_ref().map(|wanted| Box::new(wanted.question(env.vm))),
+        prefill: routing.prefill.as_ref().map(|wanted| Box::new(wanted.question(here, env.vm))),
         dry_run: here.turn.dry_run,
         ..RouteRequest::new(env.vm.caller.clone(), request, pool, env.config.route_deadline)
     }

@@ -6,9 +6,10 @@
 use super::place::{Slot, hashed};
 use super::{Env, Head, Here};
 use crate::contract::{Affinity, OnAllOverloaded, Policy, WorkerState, soft_stays};
-use crate::directory::Worker;
+use crate::demand::Offer;
+use crate::directory::{Endpoint, Worker};
 use crate::header;
-use crate::id::PoolName;
+use crate::id::{PoolName, Rank};
 use crate::policy::{self, Chance};
 use crate::session::Session;
 
@@ -34,13 +35,24 @@ struct Candidates {
 fn allowed(here: Here<'_>, worker: &Worker, session: Option<Session>) -> bool {
     let judged = here.pool.tainted || !here.turn.demands.is_empty();
     let rank = || session.and_then(|session| hashed(here, worker, session));
-    !judged || here.turn.demands.allows(worker.offer(rank()))
+    !judged || here.turn.demands.allows(offer(here, worker, rank()))
+}
+
+/// What a worker offers at a rank. Without one any of its endpoints may serve, so all of them must be allowed.
+fn offer<'a>(here: Here<'_>, worker: &'a Worker, rank: Option<Rank>) -> Offer<'a> {
+    let offer = worker.offer(rank);
+    if rank.is_some() || here.turn.demands.addresses.is_empty() {
+        return offer;
+    }
+    let listed = |endpoint: &Endpoint| here.turn.demands.addresses.contains(&endpoint.address);
+    let any = worker.endpoints.first().filter(|_| worker.endpoints.iter().all(listed));
+    Offer { address: any.map(|endpoint| endpoint.address.as_str()), ..offer }
 }
 
 /// Whether a turn may go on where it is bound, as far as its demands go. What repels newcomers keeps its sessions.
 pub(super) fn keeps(here: Here<'_>, slot: &Slot) -> bool {
-    let offer = || here.directory.workers.get(slot.at).map(|worker| worker.offer(slot.rank));
-    here.turn.demands.is_empty() || offer().is_some_and(|offer| here.turn.demands.keeps(offer))
+    let offered = || here.directory.workers.get(slot.at).map(|worker| offer(here, worker, slot.rank));
+    here.turn.demands.is_empty() || offered().is_some_and(|offer| here.turn.demands.keeps(offer))
 }
 
 /// Whether a bound turn's slot is overloaded.
@@ -48,16 +60,10 @@ pub(super) fn is_overloaded(here: Here<'_>, slot: &Slot) -> bool {
     here.directory.workers.get(slot.at).is_some_and(|worker| worker.is_overloaded(slot.rank))
 }
 
-/// Whether a bound slot serves right now: it meets the demands, is within the margin, and neither in trouble nor overloaded.
-pub(super) fn serves_now(env: &Env<'_>, here: Here<'_>, slot: &Slot) -> bool {
-    let avoided = env.vm.troubles.avoids(env.now, slot.hash, slot.rank);
-    keeps(here, slot) && !avoided && !is_overloaded(here, slot) && stays(env, here, slot)
-}
-
 /// Whether a retry of the turn may go there.
 pub(super) fn is_alternate(env: &Env<'_>, here: Here<'_>, worker: &Worker, session: Option<Session>) -> bool {
     let rank = session.and_then(|session| hashed(here, worker, session));
-    let avoided = env.vm.troubles.avoids(env.now, worker.hash, None);
+    let avoided = env.vm.troubles.avoids(env.now, worker.hash, rank);
     !avoided && !worker.is_overloaded(rank) && allowed(here, worker, session)
 }
 
@@ -141,7 +147,8 @@ pub(super) fn spill(
 
 fn nobody(here: Here<'_>) -> Nobody {
     let none = here.directory.members(here.pool, |worker| worker.state.is_open()).is_empty();
-    if none { Nobody::NoWorker } else { Nobody::Unmet }
+    // Who comes instead of a pool's workers meets no demand.
+    if none && !here.turn.demands.is_strict() { Nobody::NoWorker } else { Nobody::Unmet }
 }
 
 fn candidates(
@@ -156,10 +163,10 @@ fn candidates(
     }
     at.retain(|at| Some(*at) != without);
     keep_preferred(here, &mut at);
-    if !env.vm.troubles.is_empty() {
-        keep_some(here, &mut at, |worker| !env.vm.troubles.avoids(env.now, worker.hash, None));
-    }
     let rank = |worker: &Worker| session.and_then(|session| hashed(here, worker, session));
+    if !env.vm.troubles.is_empty() {
+        keep_some(here, &mut at, |worker| !env.vm.troubles.avoids(env.now, worker.hash, rank(worker)));
+    }
     let overloaded = !keep_some(here, &mut at, |worker| !worker.is_overloaded(rank(worker)));
     Ok(Candidates { at, overloaded })
 }

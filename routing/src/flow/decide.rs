@@ -5,6 +5,7 @@
 use super::ask::Question;
 use super::choose::Nobody;
 use super::place::{Choice, Slot};
+use super::prefill::Unchosen;
 use super::{
     Binding, Counter, Effect, Env, Head, Here, LocalReply, Next, Pending, Placed, Placement, RequestFlow,
     State, choose, finish, named, place, response,
@@ -18,7 +19,7 @@ use crate::vm::Avoid;
 
 /// Why a bound turn cannot go home now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Barred {
+pub(super) enum Barred {
     /// Its worker was just unreachable.
     Unreachable,
     /// Its slot is overloaded, or said for how long it is busy.
@@ -62,7 +63,11 @@ impl RequestFlow {
                 out,
             );
         }
-        let asks_prefill = self.choose_prefill(env, here, head, out).is_err();
+        let asks_prefill = match self.choose_prefill(env, here, head, out) {
+            Ok(()) => false,
+            Err(Unchosen::Asks) => true,
+            Err(Unchosen::Refused(why)) => return self.refuse_prefill(why, out),
+        };
         match choice {
             Choice::Bound(slot, record)
                 if !asks_prefill && choose::keeps(here, &slot) && choose::stays(env, here, &slot) =>
@@ -91,23 +96,12 @@ impl RequestFlow {
             Ok(home) => home,
             Err(nobody) => return self.nobody(here, nobody, out),
         };
-        self.prefill_alone(env, here, head, out);
-        let placement = |slot, why| Placement {
-            session: Some(session),
-            slot,
-            why,
-            pending: None,
-            version: None,
-            exact: false,
-        };
-        let Some(barred) = barred(env, here, &home) else {
-            return self.place(env, here, placement(home, Counter::SessionHash), head, out);
-        };
-        if let Some(refused) = self.refused_here(here, barred, out) {
-            return refused;
+        if let Err(why) = self.prefill_alone(env, here, head, out) {
+            return self.refuse_prefill(why, out);
         }
-        let (slot, why) = self.home_or_spill(env, here, session, home, head, Counter::SessionHash);
-        self.or_all_overloaded(env, here, placement(slot, why), barred, head, out)
+        let (session, why) = (Some(session), Counter::SessionHash);
+        let placement = Placement { session, slot: home, why, pending: None, version: None, exact: false };
+        self.go_home(env, here, placement, head, out)
     }
 
     /// A turn whose slot is in the cache. The usual one.
@@ -123,63 +117,46 @@ impl RequestFlow {
         out: &mut Vec<Effect>,
     ) -> Next {
         let exact = here.pool.rules.policy == Policy::Direct;
-        let version = Some(record.version);
-        let placement =
-            |slot, why| Placement { session: Some(session), slot, why, pending: None, version, exact };
-        let barred = if exact { None } else { barred(env, here, &slot) };
-        let Some(barred) = barred else {
-            finish::touch(env, here.pool, session, &record, out);
-            return self.place(env, here, placement(slot, Counter::Pinned), head, out);
-        };
-        if let Some(refused) = self.refused_here(here, barred, out) {
-            return refused;
-        }
-        if barred == Barred::Overloaded(None) && here.pool.on_overload == OnOverload::Wait {
+        let waits = here.pool.on_overload == OnOverload::Wait && !exact;
+        if waits && barred(env, here, &slot) == Some(Barred::Overloaded(None)) {
             let question = Question { wait: here.pool.wait, ..Question::plain(session, Some(record)) };
             return self.ask(env, here, question, head, out);
         }
         finish::touch(env, here.pool, session, &record, out);
-        let (slot, why) = self.home_or_spill(env, here, session, slot, head, Counter::Pinned);
-        self.or_all_overloaded(env, here, placement(slot, why), barred, head, out)
+        let (session, version) = (Some(session), Some(record.version));
+        let placement = Placement { session, slot, why: Counter::Pinned, pending: None, version, exact };
+        self.go_home(env, here, placement, head, out)
     }
 
-    /// The 429 of a pool that refuses rather than serving a bound turn elsewhere.
-    fn refused_here(&mut self, here: Here<'_>, barred: Barred, out: &mut Vec<Effect>) -> Option<Next> {
-        let Barred::Overloaded(busy) = barred else { return None };
-        (here.pool.on_overload == OnOverload::Refuse)
-            .then(|| self.refuse(LocalReply::overloaded(busy), Counter::OverloadRefused, out))
-    }
-
-    /// A turn that stayed at its overloaded slot because every other is overloaded too: refused, if the pool refuses then.
-    fn or_all_overloaded(
+    /// To the slot that is the session's own; if that is overloaded or was just unreachable, as the pool has it: elsewhere this
+    /// once, or refused.
+    pub(super) fn go_home(
         &mut self,
         env: &mut Env<'_>,
         here: Here<'_>,
         placement: Placement,
-        barred: Barred,
         head: &impl Head,
         out: &mut Vec<Effect>,
     ) -> Next {
-        let Barred::Overloaded(busy) = barred else { return self.place(env, here, placement, head, out) };
-        let stayed = placement.why != Counter::Spilled;
-        if stayed && here.pool.on_all_overloaded == OnAllOverloaded::Refuse {
+        let barred = if placement.exact { None } else { barred(env, here, &placement.slot) };
+        let Some(barred) = barred else { return self.place(env, here, placement, head, out) };
+        if let Barred::Overloaded(busy) = barred
+            && here.pool.on_overload == OnOverload::Refuse
+        {
             return self.refuse(LocalReply::overloaded(busy), Counter::OverloadRefused, out);
         }
-        self.place(env, here, placement, head, out)
-    }
-
-    /// Elsewhere this once, if there is another place.
-    pub(super) fn home_or_spill(
-        &self,
-        env: &mut Env<'_>,
-        here: Here<'_>,
-        session: Session,
-        home: Slot,
-        head: &impl Head,
-        why: Counter,
-    ) -> (Slot, Counter) {
-        let elsewhere = choose::spill(env, here, session, &home, head);
-        elsewhere.map_or((home, why), |slot| (slot, Counter::Spilled))
+        let session = placement.session;
+        let elsewhere = session.and_then(|s| choose::spill(env, here, s, &placement.slot, head));
+        match (elsewhere, barred, here.pool.on_all_overloaded) {
+            (Some(slot), _, _) => {
+                let placement = Placement { slot, why: Counter::Spilled, ..placement };
+                self.place(env, here, placement, head, out)
+            }
+            (None, Barred::Overloaded(busy), OnAllOverloaded::Refuse) => {
+                self.refuse(LocalReply::overloaded(busy), Counter::OverloadRefused, out)
+            }
+            (None, _, _) => self.place(env, here, placement, head, out),
+        }
     }
 
     /// A turn beside a first turn that is not answered yet: the same slot.
@@ -219,7 +196,9 @@ impl RequestFlow {
         }
         match choose::spread(env, here, head) {
             Ok(slot) => {
-                self.prefill_alone(env, here, head, out);
+                if let Err(why) = self.prefill_alone(env, here, head, out) {
+                    return self.refuse_prefill(why, out);
+                }
                 let placement =
                     Placement { session: None, slot, why, pending: None, version: None, exact: false };
                 self.place(env, here, placement, head, out)
@@ -251,6 +230,7 @@ impl RequestFlow {
             plan,
             binding: ends.and_then(bound),
             prefill,
+            prefill_ends: None,
             response: session.and_then(|session| response::watch(env, here, head, session)),
             accepted: false,
             last: here.turn.last,
@@ -289,7 +269,7 @@ impl RequestFlow {
 }
 
 /// Why a bound turn had better not go home now.
-fn barred(env: &Env<'_>, here: Here<'_>, home: &Slot) -> Option<Barred> {
+pub(super) fn barred(env: &Env<'_>, here: Here<'_>, home: &Slot) -> Option<Barred> {
     match env.vm.troubles.why(env.now, home.hash, home.rank) {
         Some(Avoid::Unreachable) => Some(Barred::Unreachable),
         Some(Avoid::Busy(left)) => Some(Barred::Overloaded(Some(left))),

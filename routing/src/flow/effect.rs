@@ -140,6 +140,12 @@ impl LocalReply {
         }
     }
 
+    /// The body that names the model does not come.
+    pub(super) fn body_late() -> Self {
+        let message = "the request body did not come in time to tell which model it asks for";
+        Self::error(408, None, "invalid_request_error", "request_timeout", message)
+    }
+
     /// Only the service knows what would become of a request.
     pub(super) fn dry_run_unanswered() -> Self {
         let message = "the state service did not answer, and a dry run asks it";

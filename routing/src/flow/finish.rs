@@ -96,7 +96,7 @@ impl RequestFlow {
         let State::Placed(placed) = &self.state else { return false };
         let plan = placed.plan.and_then(|plan| vm.plans.get(plan));
         let seen = plan.is_some_and(|plan| plan.last.is_some_and(|last| last.answered));
-        !seen || placed.pending.is_some() || tells_served
+        !seen || placed.awaits_answer() || tells_served
     }
 
     /// Whether it matters who answered; if not, an answer below 400 is taken for the engine's.
@@ -104,7 +104,7 @@ impl RequestFlow {
     pub fn wants_origin(&self, vm: &Vm, status: u16) -> bool {
         let State::Placed(placed) = &self.state else { return false };
         let unseen = placed.plan.and_then(|plan| vm.plans.get(plan)).is_some_and(|plan| plan.last.is_none());
-        status >= 400 || placed.pending.is_some() || unseen
+        status >= 400 || placed.awaits_answer() || unseen
     }
 
     /// Head of the answer that goes to the client.
@@ -124,15 +124,11 @@ impl RequestFlow {
             State::Placed(placed) => *placed,
             // The client left before the service answered: whatever hold it got must go.
             State::Routing(routing) => {
-                let Routing { session, pool, request, prefill, .. } = *routing;
-                if let Some(prefill) = prefill {
-                    fail(vm, reference(prefill.session), pool.clone(), prefill.request, None, out);
-                }
                 if let Some(half) = self.prefill.take() {
                     half.ended_unplaced(vm, out);
                 }
                 if !self.turn.dry_run {
-                    fail(vm, reference(session), pool, request, None, out);
+                    abandon(vm, *routing, out);
                 }
                 return;
             }
@@ -146,15 +142,32 @@ impl RequestFlow {
             let slot = plan.and_then(|plan| plan.last).map_or(counted, |last| (last.worker, last.rank));
             vm.judge_own(now, slot, Verdict::Failed(SlotFailure::Status5xx));
         }
-        if let Some(half) = placed.prefill {
-            half.ended(vm, out);
-        }
+        let prefill_ends = placed.prefill.and_then(|half| half.ended(vm, out)).or(placed.prefill_ends);
         if let Some(pending) = placed.pending {
             roll_back(vm, pending, out);
         } else if let Some(binding) = placed.binding.filter(|_| placed.last) {
             release(vm, now, binding, &placed.slot, out);
         }
+        if let Some((binding, slot)) = prefill_ends.filter(|_| placed.last) {
+            release(vm, now, binding, &slot, out);
+        }
     }
+}
+
+impl Placed {
+    /// Something hangs on the answer's head.
+    const fn awaits_answer(&self) -> bool {
+        self.pending.is_some() || self.prefill.is_some() || self.response.is_some()
+    }
+}
+
+/// A question whose answer nobody waits for: whatever hold it got, or gets, in either half is nobody's.
+pub(super) fn abandon(vm: &mut Vm, routing: Routing, out: &mut Vec<Effect>) {
+    let Routing { session, pool, request, prefill, .. } = routing;
+    if let Some((session, request)) = prefill.and_then(|wanted| Some((wanted.session?, wanted.request))) {
+        fail(vm, reference(session), pool.clone(), request, None, out);
+    }
+    fail(vm, reference(session), pool, request, None, out);
 }
 
 /// What a first turn held, and nobody accepted.
@@ -206,7 +219,7 @@ fn answered(
     }
     let accepted = by_engine && head.status < 500;
     if let Some(half) = placed.prefill.take() {
-        half.answered(env, accepted, out);
+        placed.prefill_ends = half.answered(env, accepted, out);
     }
     if !accepted {
         return;
@@ -222,9 +235,9 @@ fn answered(
     // An answer of a host that is none of ours binds nothing: the end of the request rolls back.
     let Some(target) = target else { return };
     if let Some(pending) = placed.pending.take() {
-        let (session, pool, version) = (pending.session, pending.pool.clone(), pending.version);
+        let binding = Binding::of(&pending);
         let as_chosen = commit(env, &placed.slot, pending, target, out);
-        placed.binding = (as_chosen && placed.last).then_some(Binding { session, pool, version });
+        placed.binding = (as_chosen && placed.last).then_some(binding);
     }
 }
 

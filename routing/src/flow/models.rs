@@ -5,6 +5,7 @@
 use super::select::usual_pool;
 use super::{Counter, Head, LocalReply};
 use crate::config::{FilterConfig, MODEL, PoolBy};
+use crate::demand::Demands;
 use crate::directory::{Directory, Pool};
 use crate::header::http;
 use crate::id::PoolName;
@@ -15,6 +16,8 @@ use std::collections::BTreeSet;
 pub(super) enum NoPool {
     /// There is none yet.
     Unknown,
+    /// It asks for no model, and there is no pool for such.
+    NoModel,
     /// It is answered at once.
     Answered(LocalReply, Counter),
 }
@@ -37,8 +40,7 @@ pub(super) fn pool<'a>(
     }
     let Some(asked) = asked else {
         // As engines do: without a model the default one serves, if there is one.
-        let missing = || NoPool::Answered(LocalReply::model_missing(), Counter::ModelUnknown);
-        return usual_pool(config, directory).map(|pool| (pool, None)).ok_or_else(missing);
+        return usual_pool(config, directory).map(|pool| (pool, None)).ok_or(NoPool::NoModel);
     };
     let text = std::str::from_utf8(asked.trim_ascii()).unwrap_or_default();
     if let PoolBy::Header(_) = config.pool_by
@@ -46,10 +48,18 @@ pub(super) fn pool<'a>(
     {
         return Ok((pool, None));
     }
-    match directory.pool_of_model(text) {
+    match directory.pool_of_model(text).filter(|pool| serves(directory, pool, text)) {
         Some(pool) => Ok((pool, Some(text.to_owned()))),
         None => Err(NoPool::Answered(LocalReply::model_unknown(), Counter::ModelUnknown)),
     }
+}
+
+/// Whether the pool serves a model that it lists only the base of: some worker has the adapter.
+fn serves(directory: &Directory, pool: &Pool, model: &str) -> bool {
+    let listed = pool.models.is_empty() || pool.models.iter().any(|one| one == model);
+    let demands = Demands { model: Some(model.to_owned()), ..Demands::default() };
+    let has = |at: &usize| directory.workers.get(*at).is_some_and(|w| demands.keeps(w.offer(None)));
+    listed || pool.members.is_empty() || pool.members.iter().any(has)
 }
 
 fn asks_for_list(head: &impl Head) -> bool {

@@ -6,26 +6,56 @@ use super::ask::Question;
 use super::decide::{found_now, joined};
 use super::finish::touch;
 use super::place::{self, Choice, Slot};
+use super::prefill::Unchosen;
 use super::{Counter, Effect, Env, Head, Here, LocalReply, Next, Placement, RequestFlow, choose};
 use crate::contract::{Affinity, Policy, Refusal, Target};
 use crate::demand::{self, Demands, Label};
+use crate::directory::{Directory, Pool};
 use crate::hash::Phase;
 use crate::header;
 use crate::id::{Rank, WorkerId};
 use crate::page::Record;
 use crate::session::Session;
 
-/// The targets a trusted caller named: of the half that answers, and of the prefill half. What is named for no half in
-/// particular is meant for both, as far as it is a worker of that half.
+/// The targets that a caller named, as they were written.
+#[derive(Debug, Default)]
+pub(super) struct Said {
+    /// For no half in particular.
+    usual: Option<Target>,
+    prefill: Option<Target>,
+    decode: Option<Target>,
+}
+
+impl Said {
+    pub(super) const fn is_nothing(&self) -> bool {
+        self.usual.is_none() && self.prefill.is_none() && self.decode.is_none()
+    }
+
+    /// The targets of the half that answers and of the prefill half. What was named for no half in particular is meant for
+    /// the half that it works for.
+    pub(super) fn by_half(&self, directory: &Directory, pool: &Pool) -> (Option<Target>, Option<Target>) {
+        let prefills = |target: &&Target| {
+            let worker = directory.worker_by_id(&target.worker).map(|(_, worker)| worker.phase);
+            pool.prefill.is_some() && self.prefill.is_none() && worker == Some(Phase::Prefill)
+        };
+        let usual = self.usual.as_ref();
+        let serving = self.decode.as_ref().or_else(|| usual.filter(|target| !prefills(target)));
+        let prefill = self.prefill.as_ref().or_else(|| usual.filter(prefills));
+        (serving.cloned(), prefill.cloned())
+    }
+}
+
+/// The targets that a trusted caller named.
 ///
 /// # Errors
 /// What to answer: the worker or rank is no such thing, or a rank came without a worker.
-pub(super) fn read(head: &impl Head) -> Result<(Option<Target>, Option<Target>), LocalReply> {
-    let usual = pair(head, header::TARGET_WORKER, header::TARGET_RANK, Phase::Aggregated)?;
+pub(super) fn read(head: &impl Head) -> Result<Said, LocalReply> {
     let [prefill, decode] = header::PHASE_TARGETS;
-    let prefill = pair(head, prefill.0, prefill.1, Phase::Prefill)?;
-    let decode = pair(head, decode.0, decode.1, Phase::Decode)?;
-    Ok((decode.or_else(|| usual.clone()), prefill.or(usual)))
+    Ok(Said {
+        usual: pair(head, header::TARGET_WORKER, header::TARGET_RANK, Phase::Aggregated)?,
+        prefill: pair(head, prefill.0, prefill.1, Phase::Prefill)?,
+        decode: pair(head, decode.0, decode.1, Phase::Decode)?,
+    })
 }
 
 fn pair(head: &impl Head, worker: &str, rank: &str, phase: Phase) -> Result<Option<Target>, LocalReply> {
@@ -136,7 +166,11 @@ impl RequestFlow {
         let Some(session) = here.turn.session.filter(|_| keeps) else {
             return self.unkept(env, here, target, head, out);
         };
-        let asks_prefill = self.choose_prefill(env, here, head, out).is_err();
+        let asks_prefill = match self.choose_prefill(env, here, head, out) {
+            Ok(()) => false,
+            Err(Unchosen::Asks) => true,
+            Err(Unchosen::Refused(why)) => return self.refuse_prefill(why, out),
+        };
         let record = found_now(env, head, session);
         let (slot, record, held) = match place::from_record(here, record.as_ref(), env.vm.generation, env.now)
         {
@@ -179,7 +213,9 @@ impl RequestFlow {
             let excluded = refusal(here.pool.phase, Refusal::Excluded);
             return self.refuse(excluded, Counter::NamedRefused, out);
         }
-        self.prefill_alone(env, here, head, out);
+        if let Err(why) = self.prefill_alone(env, here, head, out) {
+            return self.refuse_prefill(why, out);
+        }
         let why = Counter::Named;
         let placement = Placement { session, slot, why, pending: None, version: None, exact: true };
         self.place(env, here, placement, head, out)
@@ -190,8 +226,8 @@ fn slot_has_ranks(here: Here<'_>, slot: &Slot) -> bool {
     here.directory.workers.get(slot.at).is_some_and(|worker| worker.dp_size > 1)
 }
 
-/// Whether the worker is one of the pool, declares the rank and is not down.
-fn known(here: Here<'_>, target: &Target) -> Result<(), Refusal> {
+/// Whether the worker is one of the pool and half, declares the rank and is not down.
+pub(super) fn known(here: Here<'_>, target: &Target) -> Result<(), Refusal> {
     let Some((_, worker)) = here.directory.worker_by_id(&target.worker) else {
         // Declared a moment ago, and not yet dialled by this Envoy: not unknown, but not available either.
         let coming = here.directory.coming.contains(&target.worker);

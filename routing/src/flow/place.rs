@@ -103,10 +103,17 @@ pub(super) fn from_target(here: Here<'_>, target: &Target, session: Session) -> 
     (is_here(here, worker) && declared).then(|| slot(here, at, worker, target.rank, session.rank_hash))
 }
 
-/// The cached binding, whatever its generation and age.
-pub(super) fn cached(here: Here<'_>, session: Session, record: &Record) -> Option<Slot> {
+fn cached(here: Here<'_>, session: Session, record: &Record) -> Option<Slot> {
     let (at, worker) = eligible(here, record)?;
     Some(slot(here, at, worker, record.rank, session.rank_hash))
+}
+
+/// Where a turn that is placed alone is at home by what the cache says, whatever its generation and age; a held slot, too: its
+/// first turn may still be generating there.
+pub(super) fn home(here: Here<'_>, session: Session, record: Option<Record>) -> Option<(Slot, Record)> {
+    let record = record.filter(|r| matches!(r.certainty, Certainty::Bound | Certainty::Held))?;
+    let slot = cached(here, session, &record)?;
+    choose::keeps(here, &slot).then_some((slot, record))
 }
 
 /// Removes every header that steers: the request goes on as if the filter were not there.

@@ -1,36 +1,41 @@
-//! The prefill half of a request in a split pool: a slot of its own, bound on its own, told to the engine that decodes.
+//! The prefill half of a request in a split pool: a slot of its own, bound on its own.
 //!
 //! The half that answers is decided as in any pool; this half is decided before it. A request whose prefill half finds nobody
-//! goes on without one: its decode worker prefills itself.
+//! goes on without one: its decode worker prefills itself. What its caller named, though, is served there or refused, as in the
+//! other half. Once chosen, it is `half`'s.
 
-use super::decide::{found_now, joined};
-use super::finish::{self, fail, touch};
+use super::decide::found_now;
+use super::finish;
+use super::half::Half;
 use super::place::{self, Choice, Slot};
-use super::{Effect, Env, Head, Here, PageChange, Pending, RequestFlow, choose, reference};
-use crate::contract::{Affinity, Cached, Outcome, Policy, PrefillAsk, RouteReply};
+use super::seek::{alone, bound, held, unkept};
+use super::{
+    Binding, Counter, Effect, Env, Head, Here, Next, PageChange, Pending, RequestFlow, named, reference,
+};
+use crate::contract::{Affinity, Cached, Entry, Outcome, Policy, PrefillAsk, Refusal, RouteReply};
 use crate::directory::Pool;
+use crate::hash::Phase;
 use crate::id::RequestId;
 use crate::page::{Certainty, Record};
 use crate::session::Session;
 use crate::vm::Vm;
 
-/// A prefill slot, chosen.
-#[derive(Debug)]
-pub(super) struct Half {
-    slot: Slot,
-    pending: Option<Pending>,
-}
-
 /// A prefill slot that the service is asked for.
 #[derive(Debug)]
 pub(super) struct Wanted {
-    pub(super) session: Session,
+    /// None where only a dry run asks.
+    pub(super) session: Option<Session>,
     pub(super) request: RequestId,
     pub(super) cached: Option<Record>,
 }
 
-/// The prefill half cannot be chosen here.
-pub(super) struct Asks;
+/// Why the prefill half is not chosen.
+pub(super) enum Unchosen {
+    /// Only the service can.
+    Asks,
+    /// The target that its caller named, or its binding, does not serve it.
+    Refused(Refusal),
+}
 
 impl<'a> Here<'a> {
     /// The same for the prefill half, if the pool has one.
@@ -45,34 +50,33 @@ fn keeps(pool: &Pool) -> bool {
 }
 
 impl RequestFlow {
-    /// Chooses the prefill half of a turn with a session, if that can be done here: from the cache, or where nothing is kept.
+    /// Chooses the prefill half, if that can be done here: from the cache, or where nothing is kept.
     pub(super) fn choose_prefill(
         &mut self,
         env: &mut Env<'_>,
         here: Here<'_>,
         head: &impl Head,
         out: &mut Vec<Effect>,
-    ) -> Result<(), Asks> {
-        let Some(here) = here.prefill() else { return Ok(()) };
+    ) -> Result<(), Unchosen> {
+        let target = here.turn.named_prefill.as_ref();
+        let Some(here) = here.prefill() else {
+            // Named where nobody does half a request.
+            return target.map_or(Ok(()), |_| Err(Unchosen::Refused(Refusal::WorkerUnknown)));
+        };
+        if let Some(target) = target {
+            named::known(here, target).map_err(Unchosen::Refused)?;
+        }
         let Some(session) = here.turn.prefill.filter(|_| keeps(here.pool)) else {
-            self.prefill = unkept(env, here, head);
+            self.prefill = unkept(env, here, head).map_err(Unchosen::Refused)?;
             return Ok(());
         };
         let record = found_now(env, head, session);
-        match place::from_record(here, record.as_ref(), env.vm.generation, env.now) {
-            Choice::Bound(slot, record) if choose::serves_now(env, here, &slot) => {
-                touch(env, here.pool, session, &record, out);
-                self.prefill = Some(Half { slot, pending: None });
-                Ok(())
-            }
-            Choice::Held(slot, record) if choose::keeps(here, &slot) => {
-                let request = env.vm.next_request();
-                let pending = joined(session, here.pool.name.clone(), request, &record);
-                self.prefill = Some(Half { slot, pending: Some(pending) });
-                Ok(())
-            }
-            Choice::Bound(..) | Choice::Held(..) | Choice::Unknown => Err(Asks),
-        }
+        self.prefill = match place::from_record(here, record.as_ref(), env.vm.generation, env.now) {
+            Choice::Bound(slot, record) => Some(bound(env, here, session, slot, &record, head, out)?),
+            Choice::Held(slot, record) => Some(held(env, here, session, slot, &record)?),
+            Choice::Unknown => return Err(Unchosen::Asks),
+        };
+        Ok(())
     }
 
     /// The prefill half of a turn that asks nobody.
@@ -82,15 +86,20 @@ impl RequestFlow {
         here: Here<'_>,
         head: &impl Head,
         out: &mut Vec<Effect>,
-    ) {
-        if self.prefill.is_some() || self.choose_prefill(env, here, head, out).is_ok() {
-            return;
+    ) -> Result<(), Refusal> {
+        if self.prefill.is_some() {
+            return Ok(());
         }
-        let Some(here) = here.prefill() else { return };
-        let Some(session) = here.turn.prefill else { return };
-        let record = found_now(env, head, session);
+        match self.choose_prefill(env, here, head, out) {
+            Ok(()) => return Ok(()),
+            Err(Unchosen::Refused(why)) => return Err(why),
+            Err(Unchosen::Asks) => {}
+        }
+        let Some((here, session)) = here.prefill().zip(here.turn.prefill) else { return Ok(()) };
         let request = env.vm.next_request();
-        self.prefill = by_rendezvous(env, here, session, request, record);
+        let cached = found_now(env, head, session);
+        self.prefill = alone(env, here, (session, request, cached), head, out)?;
+        Ok(())
     }
 
     /// What is asked about the prefill half; nothing where it is decided, or where there is none.
@@ -100,153 +109,114 @@ impl RequestFlow {
         here: Here<'_>,
         head: &impl Head,
     ) -> Option<Wanted> {
-        let here = here.prefill().filter(|here| self.prefill.is_none() && keeps(here.pool))?;
-        let session = here.turn.prefill?;
-        let (request, cached) = (env.vm.next_request(), found_now(env, head, session));
-        Some(Wanted { session, request, cached })
+        let here = here.prefill().filter(|_| self.prefill.is_none())?;
+        let session = here.turn.prefill.filter(|_| keeps(here.pool) || here.turn.dry_run);
+        if session.is_none() && !here.turn.dry_run {
+            return None;
+        }
+        let cached = session.and_then(|session| found_now(env, head, session));
+        Some(Wanted { session, request: env.vm.next_request(), cached })
     }
 
-    /// The service's answer about the prefill half, or its absence.
+    /// What the service said of the prefill half, or its silence: `reply` is the answer about both.
     pub(super) fn prefill_told(
         &mut self,
         env: &mut Env<'_>,
         here: Here<'_>,
         wanted: Option<Wanted>,
-        reply: Option<&RouteReply>,
+        (reply, head): (Option<&RouteReply>, &impl Head),
         out: &mut Vec<Effect>,
-    ) {
-        let Some((wanted, here)) = wanted.zip(here.prefill()) else { return };
-        let Wanted { session, request, cached } = wanted;
-        let told =
-            reply.and_then(|reply| Some((reply, place::from_target(here, reply.target.as_ref()?, session)?)));
-        let Some((reply, slot)) = told else {
-            if matches!(reply.map(|reply| reply.outcome), None | Some(Outcome::Held)) {
-                // It may have made a hold that nobody will use.
-                fail(env.vm, reference(session), here.pool.name.clone(), request, None, out);
+    ) -> Result<(), Refusal> {
+        let Some((wanted, half)) = wanted.zip(here.prefill()) else { return Ok(()) };
+        let Some(session) = wanted.session else { return Ok(()) };
+        let told = reply.and_then(|reply| reply.prefill.as_deref());
+        if let Some(told) = told.filter(|told| told.outcome == Outcome::Refused) {
+            let why = told.refusal.unwrap_or(Refusal::WorkerUnavailable);
+            return if why == Refusal::Unmet { Ok(()) } else { Err(why) };
+        }
+        let found = found_now(env, head, session);
+        let overtaken = told.is_some_and(|told| found.is_some_and(|found| found.version > told.version));
+        let slot = told.filter(|_| !overtaken).and_then(|told| target(half, told, session));
+        if let Some((told, slot)) = told.zip(slot) {
+            self.prefill = Some(as_told(env, half, (session, wanted.request), told, slot, out));
+            return Ok(());
+        }
+        let (request, cached) = (wanted.request, found.or(wanted.cached));
+        let chosen = match self.choose_prefill(env, here, head, out) {
+            Err(Unchosen::Asks) => {
+                alone(env, half, (session, request, cached), head, out).map(|chosen| self.prefill = chosen)
             }
-            self.prefill = by_rendezvous(env, here, session, request, cached);
-            return;
+            Err(Unchosen::Refused(why)) => Err(why),
+            Ok(()) => Ok(()),
         };
-        let certainty = match reply.outcome {
-            Outcome::Held => Some(Certainty::Held),
-            Outcome::Bound => Some(Certainty::Bound),
-            _ => None,
-        };
-        if let Some(certainty) = certainty {
-            let record = finish::record(env, session, &slot, reply.version, certainty);
-            out.push(Effect::Page(PageChange::Put(record)));
+        let may_be_held = told.map_or(reply.is_none(), |told| told.outcome == Outcome::Held);
+        if may_be_held && !self.owns(request) {
+            disown(env.vm, half, session, request);
         }
-        let pending = (reply.outcome == Outcome::Held).then(|| Pending {
-            session,
-            pool: here.pool.name.clone(),
-            request,
-            hold: reply.hold,
-            version: reply.version,
-            cached: true,
-        });
-        self.prefill = Some(Half { slot, pending });
+        chosen
     }
 
-    /// Tells the decode engine who prefills, and counts it there.
-    pub(super) fn tell_prefill(
-        &mut self,
-        env: &mut Env<'_>,
-        here: Here<'_>,
-        out: &mut Vec<Effect>,
-    ) -> Option<Half> {
-        let names = &env.config.prefill_headers;
-        let half = self.prefill.take();
-        let told = half.as_ref().and_then(|half| {
-            let worker = here.directory.workers.get(half.slot.at)?;
-            let endpoint = worker.endpoint(half.slot.rank, half.slot.hash)?;
-            let rank = endpoint.number(worker, half.slot.rank);
-            (!endpoint.address.is_empty()).then(|| (endpoint.address.clone(), rank))
-        });
-        let Some((address, rank)) = told else {
-            if here.pool.prefill.is_some() {
-                // Nobody prefills: what a client says of it must not count.
-                out.push(Effect::RemoveHeader(names.host_port.clone().into()));
-                out.push(Effect::RemoveHeader(names.rank.clone().into()));
-            }
-            return None;
-        };
-        out.push(Effect::SetHeader(names.host_port.clone().into(), address));
-        out.push(match rank {
-            Some(rank) => Effect::SetHeader(names.rank.clone().into(), rank.to_string()),
-            None => Effect::RemoveHeader(names.rank.clone().into()),
-        });
-        if let Some(half) = &half {
-            env.vm.loads.add(half.slot.hash, half.slot.rank);
-        }
-        half
-    }
-}
-
-impl Half {
-    /// The answer's head came: the prefill is done. What it held is committed if the answer was accepted, and is nobody's else.
-    pub(super) fn answered(self, env: &mut Env<'_>, accepted: bool, out: &mut Vec<Effect>) {
-        if accepted {
-            env.vm.loads.remove(self.slot.hash, self.slot.rank);
-            if let Some(pending) = self.pending {
-                let target =
-                    crate::contract::Target { worker: self.slot.worker.clone(), rank: self.slot.rank };
-                finish::commit(env, &self.slot, pending, target, out);
-            }
-        } else {
-            self.ended(env.vm, out);
-        }
+    /// Whether what is chosen answers for whatever that question is given.
+    fn owns(&self, request: RequestId) -> bool {
+        let pending = self.prefill.as_ref().and_then(|half| half.pending.as_ref());
+        pending.is_some_and(|pending| pending.request == request)
     }
 
-    /// The request ended before it was placed: nothing counts it yet.
-    pub(super) fn ended_unplaced(self, vm: &mut Vm, out: &mut Vec<Effect>) {
-        if let Some(pending) = self.pending {
-            finish::roll_back(vm, pending, out);
-        }
-    }
-
-    /// The request ended before an answer.
-    pub(super) fn ended(self, vm: &mut Vm, out: &mut Vec<Effect>) {
-        vm.loads.remove(self.slot.hash, self.slot.rank);
-        if let Some(pending) = self.pending {
-            finish::roll_back(vm, pending, out);
-        }
+    /// The prefill half is not served, so the request is not.
+    pub(super) fn refuse_prefill(&mut self, why: Refusal, out: &mut Vec<Effect>) -> Next {
+        let overloaded = why == Refusal::Overloaded;
+        let counter = if overloaded { Counter::OverloadRefused } else { Counter::NamedRefused };
+        self.refuse(named::refusal(Phase::Prefill, why), counter, out)
     }
 }
 
 impl Wanted {
     /// The question.
-    pub(super) fn question(&self, vm: &Vm) -> PrefillAsk {
+    pub(super) fn question(&self, here: Here<'_>, vm: &Vm) -> PrefillAsk {
         let bound = self.cached.filter(|record| record.certainty == Certainty::Bound);
         PrefillAsk {
             request: self.request,
-            session: Some(reference(self.session)),
+            session: self.session.map(reference),
             cached: bound.map(|r| Cached { worker_hash: r.worker_hash, rank: r.rank, version: r.version }),
-            named: None,
-            unsent: vm.reports.about(self.session.id),
+            named: here.turn.named_prefill.clone(),
+            unsent: self.session.map(|session| vm.reports.about(session.id)).unwrap_or_default(),
         }
     }
 }
 
-/// Where nothing is kept: by the pool's policy.
-fn unkept(env: &mut Env<'_>, here: Here<'_>, head: &impl Head) -> Option<Half> {
-    let hashes = here.pool.rules.policy == Policy::SessionHash && here.pool.affinity != Affinity::Off;
-    let slot = match here.turn.prefill.filter(|_| hashes) {
-        Some(session) => choose::by_hash(here, session),
-        None => choose::spread(env, here, head),
-    };
-    slot.ok().map(|slot| Half { slot, pending: None })
+/// Whatever hold the question got, or gets when it arrives at last, is nobody's.
+fn disown(vm: &mut Vm, here: Here<'_>, session: Session, request: RequestId) {
+    let pool = here.pool.name.clone();
+    vm.reports.push(Entry::Failed { session: reference(session), pool, request, hold: None });
 }
 
-fn by_rendezvous(
-    env: &Env<'_>,
+/// Where the service says it goes, if that is known here and is what its caller named.
+fn target(here: Here<'_>, told: &RouteReply, session: Session) -> Option<Slot> {
+    let slot = place::from_target(here, told.target.as_ref()?, session)?;
+    let target = here.turn.named_prefill.as_ref();
+    let wanted = target.is_none_or(|target| target.worker == slot.worker);
+    wanted.then(|| named::exactly(here, slot, target))
+}
+
+fn as_told(
+    env: &mut Env<'_>,
     here: Here<'_>,
-    session: Session,
-    request: RequestId,
-    cached: Option<Record>,
-) -> Option<Half> {
-    let slot = choose::alone(here, session).ok()?;
-    let version = env.vm.version_after(cached.map(|record| record.version));
-    let pool = here.pool.name.clone();
-    let pending = Pending { session, pool, request, hold: None, version, cached: false };
-    Some(Half { slot, pending: Some(pending) })
+    (session, request): (Session, RequestId),
+    told: &RouteReply,
+    slot: Slot,
+    out: &mut Vec<Effect>,
+) -> Half {
+    let certainty = match told.outcome {
+        Outcome::Held => Certainty::Held,
+        Outcome::Bound => Certainty::Bound,
+        _ => return Half::loose(slot),
+    };
+    let record = finish::record(env, session, &slot, told.version, certainty);
+    out.push(Effect::Page(PageChange::Put(record)));
+    let (pool, version) = (here.pool.name.clone(), told.version);
+    if certainty == Certainty::Held {
+        let pending = Pending { session, pool, request, hold: told.hold, version, cached: true };
+        return Half { slot, pending: Some(pending), ends: None };
+    }
+    Half { slot, pending: None, ends: here.turn.last.then_some(Binding { session, pool, version }) }
 }

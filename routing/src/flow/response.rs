@@ -119,27 +119,30 @@ impl Watch {
                 let whole = reader.feed(chunk) != Progress::More;
                 (whole || last).then(|| id_of(std::mem::replace(reader, Box::new(self::reader())))).flatten()
             }
-            Answer::Events(line) => events(line, chunk),
+            Answer::Events(line) => events(line, chunk, last),
         }
     }
 }
 
-/// The id in the first event that has one.
-fn events(line: &mut Vec<u8>, chunk: &[u8]) -> Option<Vec<u8>> {
+/// The id in the first event that has one. `last`: no more is looked at; an event that repeats a long prompt has its id in front.
+fn events(line: &mut Vec<u8>, chunk: &[u8], last: bool) -> Option<Vec<u8>> {
     for part in chunk.split_inclusive(|b| *b == b'\n') {
         line.extend_from_slice(part);
         if !part.ends_with(b"\n") {
             break;
         }
-        let whole = std::mem::take(line);
-        let Some(data) = whole.strip_prefix(b"data:") else { continue };
-        let mut reader = Box::new(reader());
-        reader.feed(data);
-        if let Some(id) = id_of(reader) {
-            return Some(id);
+        let found = in_line(&std::mem::take(line));
+        if found.is_some() {
+            return found;
         }
     }
-    None
+    last.then(|| in_line(line)).flatten()
+}
+
+fn in_line(line: &[u8]) -> Option<Vec<u8>> {
+    let mut reader = Box::new(reader());
+    reader.feed(line.strip_prefix(b"data:")?);
+    id_of(reader)
 }
 
 fn reader() -> Reader {

@@ -2,9 +2,11 @@
 //!
 //! Owns the question whether the body is needed at all: a key in a header before the first body source answers it with no.
 
-use super::{Counter, Effect, Env, Head, Here, Ignored, LocalReply, Next, RequestFlow, State, models, named};
+use super::{
+    Counter, Effect, Env, Head, Here, Ignored, LocalReply, Next, RequestFlow, State, Turn, models, named,
+};
 use crate::config::{FilterConfig, NoTopology, PREVIOUS_RESPONSE, PoolBy, Trust};
-use crate::contract::KeyShown;
+use crate::contract::{KeyShown, RouteReply};
 use crate::directory::{Directory, Pool};
 use crate::engine::{CONVERSATION, Surface};
 use crate::hash::{self, Phase};
@@ -18,7 +20,7 @@ pub(super) struct Reading {
     reader: Reader,
     /// Bytes seen.
     seen: usize,
-    /// Nothing that follows changes anything: the document is whole, or none.
+    /// Nothing that follows changes anything: it is no JSON.
     over: bool,
 }
 
@@ -70,7 +72,7 @@ impl RequestFlow {
         if !reading.over {
             reading.over = matches!(reading.reader.feed(part), Progress::Faulty(_));
         }
-        if !end && !cut && !reading.over && reading.seen < env.config.prompt_bytes_max {
+        if !end && !cut && !reading.over {
             return Next::Read;
         }
         self.read(env, head, !end || cut, out)
@@ -78,13 +80,18 @@ impl RequestFlow {
 
     /// The body does not come, or not to its end: decided without it.
     pub fn body_missing(&mut self, env: &mut Env<'_>, head: &impl Head, out: &mut Vec<Effect>) -> Next {
-        if !matches!(self.state, State::Reading(_)) {
-            return Next::Continue;
-        }
+        let reading = match std::mem::replace(&mut self.state, State::AwaitHead) {
+            State::Reading(reading) => reading,
+            other => {
+                self.state = other;
+                return Next::Continue;
+            }
+        };
         out.push(Effect::Count(Counter::BodyMissing));
-        self.state = State::AwaitHead;
+        self.turn.body_late = true;
+        // No key from half a body: the next turn's may come whole, and another. The model, though, says who may serve at all.
         let found = env.config.sources.with_body(head, &BodyFields::none());
-        self.select(env, head, found, &BodyFields::none(), out)
+        self.select(env, head, found, &reading.reader.so_far(), out)
     }
 
     /// The body is read as far as it is read at all.
@@ -110,7 +117,7 @@ impl RequestFlow {
         if config.trust == Trust::Nobody {
             return Ok(());
         }
-        (self.turn.named, self.turn.named_prefill) = named::read(head)?;
+        self.turn.said = named::read(head)?;
         self.turn.demands = named::demands(head)?;
         self.turn.dry_run = says_yes(head, header::DRY_RUN);
         Ok(())
@@ -133,6 +140,7 @@ impl RequestFlow {
         let Some(directory) = env.vm.directory.take() else { return self.without_topology(env, out) };
         let next = match models::pool(env.config, &directory, head, body) {
             Ok((pool, model)) => {
+                (self.turn.named, self.turn.named_prefill) = self.turn.said.by_half(&directory, pool);
                 self.identify(env, pool, model.as_deref(), key.as_ref(), head, body, out);
                 let turn = std::mem::take(&mut self.turn);
                 let here = Here { directory: &directory, pool, turn: &turn };
@@ -141,6 +149,10 @@ impl RequestFlow {
                 next
             }
             Err(models::NoPool::Unknown) => self.without_topology(env, out),
+            Err(models::NoPool::NoModel) => {
+                let late = self.turn.body_late.then(LocalReply::body_late);
+                self.refuse(late.unwrap_or_else(LocalReply::model_missing), Counter::ModelUnknown, out)
+            }
             Err(models::NoPool::Answered(reply, why)) => self.refuse(reply, why, out),
         };
         env.vm.directory = Some(directory);
@@ -173,7 +185,7 @@ impl RequestFlow {
                 self.turn.key = Some(KeyShown { source: config.sources.source_word(key), session });
             }
         } else if config.response_ids {
-            self.hang_on(env, &scope, &place, head, body);
+            self.hang_on(env, pool, &scope, head, (&place, body));
         }
         if pool.conversations {
             tell_conversation(self.turn.session, key, head, out);
@@ -182,32 +194,63 @@ impl RequestFlow {
 
     /// Without a key: the answer that the request is about, or goes on from, names its session; one that begins something new
     /// gets a session of its own, for its own answer to name.
-    fn hang_on(&mut self, env: &mut Env<'_>, scope: &[u8], place: &str, head: &impl Head, body: &BodyFields) {
+    fn hang_on(
+        &mut self,
+        env: &mut Env<'_>,
+        pool: &Pool,
+        scope: &[u8],
+        head: &impl Head,
+        (place, body): (&str, &BodyFields),
+    ) {
         let path = head.header(header::http::PATH).unwrap_or_default();
         let previous = body.text(PREVIOUS_RESPONSE).map(<[u8]>::to_vec);
         let named = previous.or_else(|| super::response::in_path(&path).map(<[u8]>::to_vec));
         if let Some(response) = named {
             let alias = hash::response_id(&env.config.hash_secret, scope, place, &response);
             match super::response::resolve(env, head, alias) {
-                Some(session) => self.turn.session = Some(session),
+                Some(session) => self.turn.belongs(session, pool),
                 None => self.turn.alias = Some(alias),
             }
         } else if self.turn.surface == Surface::Responses {
             let minted = [env.vm.caller.vm.0, env.vm.draw(), env.vm.draw()].map(u64::to_le_bytes).concat();
             let id = hash::response_id(&env.config.hash_secret, scope, place, &minted);
-            self.turn.session = Some(Session { id, rank_hash: hash::rank_hash(&minted) });
+            self.turn.belongs(Session { id, rank_hash: hash::rank_hash(&minted) }, pool);
         }
+    }
+
+    /// Whether whoever comes may serve it: passed through, it has no say in who that is.
+    pub(super) const fn may_pass(&self) -> bool {
+        self.turn.said.is_nothing() && !self.turn.demands.is_strict() && !self.turn.dry_run
     }
 
     pub(super) fn without_topology(&mut self, env: &Env<'_>, out: &mut Vec<Effect>) -> Next {
         match env.config.on_no_topology {
-            // Passed through, a named target would be served by whoever comes.
-            NoTopology::PassThrough if self.turn.named.is_none() && !self.turn.dry_run => {
-                self.pass(Counter::NoTopology, out)
-            }
+            NoTopology::PassThrough if self.may_pass() => self.pass(Counter::NoTopology, out),
             _ => self.refuse(LocalReply::no_topology(), Counter::NoTopology, out),
         }
     }
+}
+
+impl Turn {
+    /// It is a turn of this session, which no key names.
+    fn belongs(&mut self, session: Session, pool: &Pool) {
+        self.session = Some(session);
+        self.prefill = pool.prefill.is_some().then(|| prefill_of(session));
+    }
+
+    /// The same, of the session that the service found behind an alias, as far as its prefill half goes.
+    pub(super) fn behind(self, pool: &Pool, reply: Option<&RouteReply>) -> Self {
+        let found = reply.and_then(|reply| reply.session).filter(|_| self.alias.is_some());
+        let found = found.filter(|_| pool.prefill.is_some());
+        let prefill = found.map(|found| prefill_of(Session { id: found.id, rank_hash: found.rank_hash }));
+        Self { prefill: prefill.or(self.prefill), ..self }
+    }
+}
+
+/// The prefill half of a session of which nothing but its id is known.
+fn prefill_of(session: Session) -> Session {
+    let id = hash::response_id(b"", b"", Phase::Prefill.as_str(), &session.id.0.to_le_bytes());
+    Session { id, rank_hash: session.rank_hash }
 }
 
 /// The pool as part of a session's id, with the model where the listener looks at it.
@@ -239,6 +282,7 @@ fn may_read(head: &impl Head) -> bool {
         kind.is_empty() || kind == b"application/json" || kind.ends_with(b"+json")
     };
     head.body_follows()
+        && head.header(header::http::METHOD).as_deref() == Some(b"POST")
         && head.header(header::http::CONTENT_TYPE).is_none_or(|value| json(&value))
         && head.header(header::http::CONTENT_ENCODING).is_none_or(|value| value.trim_ascii() == b"identity")
 }
