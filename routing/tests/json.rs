@@ -268,6 +268,8 @@ impl Dice {
     }
 }
 
+/// Documents of each property: fewer under node, where a debug build is ten times slower.
+const SEEDS: u64 = if cfg!(target_arch = "wasm32") { 500 } else { 3000 };
 const DOCUMENT_DEPTH: usize = 5;
 const NAMES: &[&str] = &["a", "b", "c", "0", "1", "", "messages", "role", "a/b", "\u{e9}"];
 const POINTERS: &[&str] =
@@ -345,7 +347,7 @@ fn chunking(dice: &mut Dice) -> Vec<usize> {
 fn every_document_in_every_chunking_reads_as_a_whole_parse() {
     let paths = Arc::new(Paths::new(POINTERS.iter().copied()).unwrap());
     let mut found = 0;
-    for seed in 0..3000 {
+    for seed in 0..SEEDS {
         let mut dice = Dice(seed, 0);
         let mut text = String::new();
         document(&mut dice, DOCUMENT_DEPTH, &mut text);
@@ -360,14 +362,14 @@ fn every_document_in_every_chunking_reads_as_a_whole_parse() {
         }
         assert_eq!(read, read_with(&paths, text.as_bytes(), &[usize::MAX]).unwrap(), "seed {seed}: {text}");
     }
-    assert!(found > 300, "only {found} values stood where pointers point");
+    assert!(found > SEEDS as usize / 10, "only {found} values stood where pointers point");
 }
 
 #[test]
 fn every_damaged_document_is_refused_just_when_a_whole_parse_refuses_it() {
     let paths = Arc::new(Paths::new(POINTERS.iter().copied()).unwrap());
-    let (mut good, mut bad) = (0, 0);
-    for seed in 0..3000 {
+    let (mut good, mut bad) = (0u64, 0u64);
+    for seed in 0..SEEDS {
         let mut dice = Dice(seed, 1 << 32);
         let mut text = String::new();
         document(&mut dice, DOCUMENT_DEPTH, &mut text);
@@ -377,10 +379,10 @@ fn every_damaged_document_is_refused_just_when_a_whole_parse_refuses_it() {
         let read = read_with(&paths, &bytes, &chunking(&mut dice));
         assert_eq!(read.is_ok(), expected, "seed {seed}: {}", String::from_utf8_lossy(&bytes));
         assert_eq!(read.is_ok(), read_with(&paths, &bytes, &[usize::MAX]).is_ok(), "seed {seed}");
-        good += usize::from(expected);
-        bad += usize::from(!expected);
+        good += u64::from(expected);
+        bad += u64::from(!expected);
     }
-    assert!(good > 200 && bad > 500, "{good} good, {bad} bad");
+    assert!(good > SEEDS / 20 && bad > SEEDS / 6, "{good} good, {bad} bad");
 }
 
 fn damage(dice: &mut Dice, bytes: &mut Vec<u8>) {

@@ -5,6 +5,7 @@ mod body;
 mod failover;
 mod figures;
 mod first_turn;
+mod json;
 mod load;
 mod open_loop;
 mod pinned;
@@ -36,6 +37,8 @@ enum Bench {
     FirstTurn(first_turn::Plan),
     /// Time from the death of a worker to the first good answer of a session bound to it.
     Failover(failover::Plan),
+    /// Speed of the filter's JSON reader, natively and as wasm under node.
+    Json(json::Plan),
 }
 
 fn main() -> ExitCode {
@@ -51,6 +54,7 @@ fn main() -> ExitCode {
 fn run(bench: Bench) -> Result<()> {
     // Before there is another thread, so that everything we start inherits the core. A failover is no matter of cores.
     let cores = match bench {
+        Bench::Json(plan) => return json::run(&plan),
         Bench::Failover(_) => process::Cores::Shared,
         Bench::Pinned(_) | Bench::FirstTurn(_) => process::Cores::claim(),
     };
@@ -60,6 +64,7 @@ fn run(bench: Bench) -> Result<()> {
             Bench::Pinned(plan) => pinned::run(&plan, cores).await,
             Bench::FirstTurn(plan) => first_turn::run(&plan, cores).await,
             Bench::Failover(plan) => failover::run(&plan).await,
+            Bench::Json(plan) => json::run(&plan),
         }
     })
 }

@@ -5,7 +5,8 @@ use std::process::Command;
 
 use anyhow::Result;
 
-use crate::artifacts::{Artifacts, Profile};
+use crate::artifacts::{Artifacts, Profile, build_programs};
+use crate::node_test;
 use crate::prerequisite::Missing;
 use crate::process;
 use crate::workspace::Workspace;
@@ -18,9 +19,23 @@ pub(crate) fn demo(workspace: &Workspace, args: &[String]) -> Result<()> {
 /// `bench NAME [--json] [ARGS]`.
 pub(crate) fn bench(workspace: &Workspace, args: &[String]) -> Result<()> {
     if args.first().is_none_or(|name| name.starts_with('-')) {
-        return Err(Missing::error("usage: cargo xtask bench pinned|first-turn|failover [--json] [ARGS]"));
+        return Err(Missing::error(
+            "usage: cargo xtask bench pinned|first-turn|failover|json [--json] [ARGS]",
+        ));
+    }
+    if args.first().is_some_and(|name| name == "json") {
+        return bench_json(workspace, args);
     }
     launch(workspace, Profile::Release, "bench", args)
+}
+
+/// The reader alone: no Envoy, but node, and what it runs compiled as the filter is.
+fn bench_json(workspace: &Workspace, args: &[String]) -> Result<()> {
+    let module = node_test::example(workspace, "read_body")?;
+    let bench = build_programs(workspace, Profile::Release)?.join("bench");
+    let mut command = Command::new(bench);
+    command.env("RANKPIN_READ_BODY_WASM", module).args(args).current_dir(&workspace.root);
+    Err(process::become_program(&mut command))
 }
 
 fn launch(workspace: &Workspace, profile: Profile, program: &str, args: &[String]) -> Result<()> {

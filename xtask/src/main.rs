@@ -79,7 +79,7 @@ const COMMANDS: &[Command] = &[
     Command {
         name: "bench",
         usage: "NAME [--json] [ARGS]",
-        about: "build for release and run one benchmark: pinned, first-turn or failover",
+        about: "build for release and run one benchmark: pinned, first-turn, failover or json",
         run: launch::bench,
     },
 ];

@@ -37,6 +37,16 @@ pub(crate) fn compile(workspace: &Workspace) -> Result<Vec<PathBuf>> {
     compile_with(workspace, toolchain::find()?)
 }
 
+/// An example of `routing` as wasm that node can run, compiled as the filter is.
+pub(crate) fn example(workspace: &Workspace, name: &str) -> Result<PathBuf> {
+    let toolchain = toolchain::find()?;
+    ensure_node()?;
+    let args = ["build", "-p", "routing", "--example", name, "--profile", "filter"];
+    process::run(&mut toolchain.cargo(workspace, &args)).context("compiling an example of routing")?;
+    let folder = toolchain::build_folder(workspace).join(toolchain::TARGET).join("filter");
+    Ok(folder.join("examples").join(format!("{name}.wasm")))
+}
+
 fn compile_with(workspace: &Workspace, toolchain: Toolchain) -> Result<Vec<PathBuf>> {
     if !toolchain::build_folder(workspace).join(toolchain::TARGET).join("debug").is_dir() {
         process::note("compiling the tests of routing for wasm (about a minute the first time)");

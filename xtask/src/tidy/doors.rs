@@ -18,7 +18,7 @@ const ROOMS: &[Room] = &[
     Room {
         name: "routing",
         ours: &[],
-        others: Some(&["hashbrown", "serde", "serde_json", "thiserror", "xxhash-rust"]),
+        others: Some(&["hashbrown", "memchr", "serde", "serde_json", "thiserror", "xxhash-rust"]),
     },
     Room { name: "filter", ours: &["routing"], others: Some(&["log", "proxy-wasm", "serde_json"]) },
     Room { name: "filter-trap", ours: &["routing"], others: Some(&["log", "proxy-wasm", "serde_json"]) },
