@@ -317,6 +317,15 @@ impl Bootstrap {
         Ok(())
     }
 
+    /// Envoy shows no body of a request that waits, as if the flag had been forgotten.
+    pub fn without_bodies_shown(&mut self) {
+        walk(&mut self.document, &mut |value| {
+            if let Some(fields) = value.as_object_mut() {
+                fields.remove("allow_on_headers_stop_iteration");
+            }
+        });
+    }
+
     /// Takes the wasm filter out of everything; all else stays.
     pub fn without_filter(&mut self) {
         walk(&mut self.document, &mut |value| drop_wasm(value, "http_filters"));

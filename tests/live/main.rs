@@ -12,6 +12,7 @@ mod engines;
 mod failures;
 mod first_turn;
 mod gauges;
+mod held_bodies;
 mod load;
 mod openai_client;
 mod panic;

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use anyhow::Result;
+use e2e::bootstrap::Bootstrap;
 use e2e::client::{CHAT, SESSION, Slot, Turn};
 use e2e::raw::{Raw, exchange, request};
 use e2e::{Client, EngineSpec, Scripted, Steering, World, WorldPlan, wait_for};
@@ -185,11 +187,20 @@ pub(crate) async fn scripted_workers(count: usize) -> Vec<Arc<Scripted>> {
 
 /// One Envoy before scripted workers s0, s1, … of eight ranks each, which nobody probes; every one of them is known.
 pub(crate) async fn scripted_world(steering: Steering, workers: &[Arc<Scripted>]) -> World {
+    scripted_world_with(steering, workers, |_| Ok(())).await
+}
+
+/// The same with a config changed.
+pub(crate) async fn scripted_world_with(
+    steering: Steering,
+    workers: &[Arc<Scripted>],
+    edit: impl FnOnce(&mut Bootstrap) -> Result<()> + Send + 'static,
+) -> World {
     let named: Vec<_> =
         workers.iter().enumerate().map(|(n, worker)| (format!("s{n}"), worker.address())).collect();
     let plan = WorldPlan::new(steering, &[]).probes_every_ms(0).cold();
     let clusters = named.clone();
-    let world = plan.edit(move |config| config.workers(&clusters)).start().await.unwrap();
+    let world = plan.edit(move |config| config.workers(&clusters)).edit(edit).start().await.unwrap();
     for (id, address) in &named {
         let declaration = json!({"endpoints": [{"address": address.to_string(), "dp_size": 8}]}).to_string();
         let said = world.service.call("PUT", &format!("/v1/workers/{id}"), Some(&declaration)).await.unwrap();
