@@ -67,6 +67,12 @@ impl Token {
         Ok(Self(text.into()))
     }
 
+    /// As a client sends it.
+    #[must_use]
+    pub fn as_header(&self) -> Vec<u8> {
+        [b"Bearer ", &*self.0].concat()
+    }
+
     /// Whether the request brings this token; the time taken does not depend on how much of it is right.
     #[must_use]
     pub fn admits(&self, headers: &HeaderMap) -> bool {

@@ -23,6 +23,8 @@ pub enum Command {
     Serve(ServeArgs),
     /// Print the session id and rank hash of a session key, as filter and service compute them.
     Hash(HashArgs),
+    /// Print what would become of a request, and why: its key, who might serve, who was left out, who was chosen.
+    Explain(ExplainArgs),
 }
 
 /// How the state service runs.
@@ -88,6 +90,38 @@ pub struct HashArgs {
     pub scope: String,
 }
 
+/// Which request is explained, by which service.
+#[derive(Clone, Debug, Args)]
+pub struct ExplainArgs {
+    /// The filter's config as JSON; without it the defaults.
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// A header of the request; may be given often.
+    #[arg(long, value_name = "NAME: VALUE")]
+    pub header: Vec<String>,
+    /// Its body.
+    #[arg(long, value_name = "FILE")]
+    pub body: Option<PathBuf>,
+    /// Its method.
+    #[arg(long, default_value = "POST")]
+    pub method: String,
+    /// Its path.
+    #[arg(long, default_value = "/v1/chat/completions")]
+    pub path: String,
+    /// The pool, whatever the config says of it.
+    #[arg(long, value_name = "NAME")]
+    pub pool: Option<String>,
+    /// The service's control listener.
+    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:7461")]
+    pub service: String,
+    /// A file with the bearer token of that listener, if it wants one.
+    #[arg(long, value_name = "FILE")]
+    pub token_file: Option<PathBuf>,
+    /// Prints the service's answer as JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
 /// Why `serve` refuses its arguments.
 #[derive(Debug, thiserror::Error)]
 pub enum ArgsError {
@@ -149,7 +183,7 @@ mod tests {
         let cli = Cli::try_parse_from(["rankpin", "serve"].iter().chain(args)).unwrap();
         match cli.command {
             Command::Serve(args) => args,
-            Command::Hash(_) => panic!("not serve"),
+            Command::Hash(_) | Command::Explain(_) => panic!("not serve"),
         }
     }
 

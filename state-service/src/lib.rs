@@ -4,11 +4,13 @@
     deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)
 )]
 
+pub mod ask;
 pub mod auth;
 pub mod chance;
 pub mod cli;
 pub mod config;
 pub mod declare;
+pub mod explain;
 pub mod http;
 pub mod metrics;
 pub mod persist;

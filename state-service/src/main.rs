@@ -1,8 +1,8 @@
 //! The `rankpin` binary: reads the command line, sets up the log, and is the only place that ends the process.
 
 use clap::Parser;
-use state_service::cli::{Cli, Command, HashArgs, LogFormat, ServeArgs, hash_lines};
-use state_service::serve;
+use state_service::cli::{Cli, Command, ExplainArgs, HashArgs, LogFormat, ServeArgs, hash_lines};
+use state_service::{ask, serve};
 use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 use tracing_subscriber::EnvFilter;
@@ -14,6 +14,22 @@ fn main() -> ExitCode {
     match Cli::parse().command {
         Command::Serve(args) => run(&args),
         Command::Hash(args) => hash(&args),
+        Command::Explain(args) => explain(&args),
+    }
+}
+
+fn explain(args: &ExplainArgs) -> ExitCode {
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return fail(&error.to_string()),
+    };
+    match runtime.block_on(ask::explain(args)) {
+        Ok(said) => {
+            let _ = writeln!(std::io::stdout(), "{said}");
+            ExitCode::SUCCESS
+        }
+        Err(error) if error.is_usage() => refuse(&error.to_string()),
+        Err(error) => fail(&error.to_string()),
     }
 }
 

@@ -181,8 +181,12 @@ fn invalid_name(path: &str, text: &str, rule: &str) -> Problem {
 }
 
 fn invalid_worker(faults: &Faults) -> Problem {
-    let errors = faults.list.iter().cloned().map(Fault::from).collect();
-    invalid("worker_invalid", "The worker is not valid", errors).nothing_changed()
+    invalid_faults("worker_invalid", "The worker is not valid", faults).nothing_changed()
+}
+
+/// Everything wrong with a body.
+pub(super) fn invalid_faults(code: &'static str, title: &'static str, faults: &Faults) -> Problem {
+    invalid(code, title, faults.list.iter().cloned().map(Fault::from).collect())
 }
 
 fn invalid(code: &'static str, title: &'static str, errors: Vec<Fault>) -> Problem {

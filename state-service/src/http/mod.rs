@@ -3,6 +3,7 @@
 pub mod body;
 pub mod control;
 pub mod data;
+pub mod explain;
 mod guests;
 pub mod listener;
 pub mod openapi;
@@ -52,6 +53,7 @@ pub const ROUTES: &[(&str, &str, &[&str])] = &[
     ("control", "/v1/pools", &["get"]),
     ("control", "/v1/topology", &["get"]),
     ("control", "/v1/sessions/{hash}", &["get", "delete"]),
+    ("control", "/v1/explain", &["post"]),
 ];
 
 /// What Envoy and the filter ask.
@@ -78,6 +80,7 @@ pub fn control_router(service: &Arc<Service>) -> Router {
         .route("/v1/pools", get(sight::pools))
         .route("/v1/topology", get(sight::topology))
         .route("/v1/sessions/{hash}", get(control::session).delete(control::release))
+        .route("/v1/explain", post(explain::explain))
         .route("/healthz", get(sight::healthz))
         .route("/readyz", get(sight::readyz))
         .route("/metrics", get(sight::metrics))

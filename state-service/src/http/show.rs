@@ -98,5 +98,6 @@ pub fn session(session: &SessionView) -> Value {
         "target": session.target,
         "version": session.version,
         "expires_in_ms": session.expires_in,
+        "alias": session.alias,
     })
 }

@@ -1,11 +1,13 @@
 //! The service towards those who look: workers, pools, sessions, readiness and numbers. Changes nothing.
 
 use super::{Service, Warning};
+use crate::explain::{Question, Shown};
 use crate::http::problem::Problem;
 use crate::http::show;
 use crate::metrics::Text;
 use crate::state::{Readiness, SessionView, StateError, Worker};
 use routing::contract::{Fleet, Topology, WorkerState};
+use routing::directory::Directory;
 use routing::id::{SessionId, WorkerId};
 use serde::Serialize;
 use serde_json::Value;
@@ -82,6 +84,15 @@ impl Service {
         let state = self.lock();
         let unknown = || Problem::from(&StateError::UnknownSession { prefix: id.prefix() });
         state.session(self.clock.now(), id).ok_or_else(unknown)
+    }
+
+    /// What would become of a described request. Nothing is changed, counted or kept.
+    pub fn explain(&self, question: &Question) -> Shown {
+        let (topology, fleet) = self.topology("");
+        let mut directory = Directory::new(&topology);
+        directory.update(&fleet);
+        let (now, draw) = (self.clock.now(), self.chance.draw());
+        question.run(directory, (now, draw), |request| self.lock().dry_run(now, request, draw))
     }
 
     /// Whether requests can be placed, and what else there is to say.

@@ -117,6 +117,8 @@ pub struct SessionView {
     pub version: Version,
     /// Until it is forgotten if nothing happens; zero for holds, which do not end by time.
     pub expires_in: Millis,
+    /// The response id by which it was asked for.
+    pub alias: Option<SessionId>,
 }
 
 /// State of a session.
@@ -346,6 +348,13 @@ impl State {
     /// One session; `None` when it is unknown or its time is over.
     #[must_use]
     pub fn session(&self, now: Timestamp, id: SessionId) -> Option<SessionView> {
+        self.own_session(now, id).or_else(|| {
+            let behind = self.session_of_alias(now, id)?;
+            Some(SessionView { alias: Some(id), ..self.own_session(now, behind.id)? })
+        })
+    }
+
+    fn own_session(&self, now: Timestamp, id: SessionId) -> Option<SessionView> {
         let session = self.sessions.by_id(id)?;
         let target = |slot: Slot| Some(self.workers.by_hash(slot.worker)?.target(slot));
         let view = |state, slot: Option<Slot>, version, expires_in| SessionView {
@@ -355,6 +364,7 @@ impl State {
             target: slot.and_then(target),
             version,
             expires_in,
+            alias: None,
         };
         if let Some(hold) = &session.hold {
             let state = SessionState::Held { owners: hold.owners.len() };

@@ -5,6 +5,7 @@ mod binary;
 mod control;
 mod data;
 mod discovery;
+mod explain;
 mod listener;
 mod pages;
 mod probes;
