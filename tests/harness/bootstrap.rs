@@ -24,6 +24,8 @@ pub enum Steering {
     Endpoints,
     /// `envoy/agents.yaml`: as `Endpoints`, and keys are read in bodies.
     Agents,
+    /// `envoy/prefill-decode.yaml`: as `Endpoints`, before a split fleet.
+    Phases,
 }
 
 impl Steering {
@@ -34,6 +36,7 @@ impl Steering {
             Self::Cluster => "static.yaml",
             Self::Endpoints => "dynamic.yaml",
             Self::Agents => "agents.yaml",
+            Self::Phases => "prefill-decode.yaml",
         }
     }
 }
@@ -175,6 +178,23 @@ impl Bootstrap {
         for one in clusters.iter_mut().filter(|one| one["name"] == cluster::DEFAULT) {
             one["load_assignment"]["endpoints"] = endpoints(&all);
         }
+        Ok(())
+    }
+
+    /// One more pool's cluster, made like that of pool `default`; without that one there are only workers' clusters.
+    ///
+    /// # Errors
+    /// There are no static clusters.
+    pub fn pool_cluster(&mut self, pool: &str) -> Result<()> {
+        let [default, name] = ["default", pool].map(|pool| format!("{}{pool}", cluster::POOL_PREFIX));
+        let clusters = list(&mut self.document, "/static_resources/clusters")?;
+        let Some(pattern) = clusters.iter().find(|one| one["name"] == *default).cloned() else {
+            return Ok(());
+        };
+        let mut made = pattern;
+        made["name"] = json!(name);
+        made["eds_cluster_config"]["service_name"] = json!(name);
+        clusters.push(made);
         Ok(())
     }
 

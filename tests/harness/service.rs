@@ -28,20 +28,22 @@ pub struct ServicePlan {
     pub policy: Option<&'static str>,
     /// More fields of the pool `default`, or others in place of those above; not null starts it with a config file.
     pub pool: Value,
+    /// Other pools beside it, as the config file has them; any starts it with a config file.
+    pub others: Vec<Value>,
     /// Milliseconds between probes; 0 probes never.
     pub probe_interval_ms: u64,
 }
 
 impl Default for ServicePlan {
     fn default() -> Self {
-        Self { policy: None, pool: Value::Null, probe_interval_ms: 1000 }
+        Self { policy: None, pool: Value::Null, others: Vec::new(), probe_interval_ms: 1000 }
     }
 }
 
 impl ServicePlan {
-    /// Pool `default` as the config file has it; none without a file.
-    fn pool(&self) -> Option<Value> {
-        if self.policy.is_none() && self.pool.is_null() {
+    /// The pools as the config file has them; none without a file.
+    fn pools(&self) -> Option<Vec<Value>> {
+        if self.policy.is_none() && self.pool.is_null() && self.others.is_empty() {
             return None;
         }
         let mut pool = json!({"name": "default", "affinity": "hard"});
@@ -51,7 +53,7 @@ impl ServicePlan {
         for (name, value) in self.pool.as_object().into_iter().flatten() {
             pool[name] = value.clone();
         }
-        Some(pool)
+        Some([&[pool], &self.others[..]].concat())
     }
 }
 
@@ -279,9 +281,9 @@ async fn launch(
     command.args(["serve", "--data", &data, "--control", &control, "--addr-file"]).arg(&file);
     command.args(["--probe-interval-ms", &plan.probe_interval_ms.to_string()]);
     command.arg("--state-dir").arg(folder.join(STATE));
-    if let Some(pool) = plan.pool() {
+    if let Some(pools) = plan.pools() {
         let file = folder.join("service.json");
-        std::fs::write(&file, json!({"pools": [pool]}).to_string())?;
+        std::fs::write(&file, json!({"pools": pools}).to_string())?;
         command.arg("--config").arg(file);
     }
     let mut child = Child::spawn("rankpin", command, &folder.join("service.log"))?;

@@ -63,6 +63,14 @@ impl WorldPlan {
         self
     }
 
+    /// One more pool, by a config file; its name among the fields. Envoy's pool cluster of that name comes with it.
+    #[must_use]
+    pub fn other_pool(mut self, fields: serde_json::Value) -> Self {
+        let name = fields["name"].as_str().unwrap_or_default().to_owned();
+        self.service.others.push(fields);
+        self.edit(move |config| config.pool_cluster(&name))
+    }
+
     /// Probes come this often.
     #[must_use]
     pub fn probes_every_ms(mut self, ms: u64) -> Self {

@@ -11,6 +11,8 @@ use crate::support::{scripted_workers, scripted_world};
 
 const MIB: usize = 1 << 20;
 const BOTH: [Steering; 2] = [Steering::Cluster, Steering::Endpoints];
+/// With a listener that would read bodies if the key stood there: here it stands in a header.
+const ALL: [Steering; 3] = [Steering::Cluster, Steering::Endpoints, Steering::Agents];
 
 /// Visible ASCII of every kind a key may have.
 const KEY: &str = "MiXeD/Key:42~!#$%&'*+-.^_|(){}[]<>@;=?,\"";
@@ -25,7 +27,7 @@ const BODIES: &[&str] = &[
 
 #[tokio::test]
 async fn headers_and_bodies_arrive_byte_for_byte() {
-    for steering in BOTH {
+    for steering in ALL {
         let world = WorldPlan::new(steering, &[EngineSpec::new("w0", 4)]).start().await.unwrap();
         let head = format!("POST {CHAT} HTTP/1.1\nX-Session-ID: {KEY}\ncontent-type: application/json");
         for body in BODIES {
@@ -91,7 +93,7 @@ fn without_identity(stream: &[u8]) -> String {
 
 #[tokio::test]
 async fn ten_mebibytes_pass_on_a_first_and_on_a_pinned_turn() {
-    for steering in BOTH {
+    for steering in ALL {
         let world = WorldPlan::new(steering, &[EngineSpec::new("w0", 4)]).start().await.unwrap();
         let padding = "x".repeat(10 * MIB);
         let body = json!({"model": "tiny", "max_tokens": 1, "padding": padding,
@@ -118,7 +120,7 @@ fn sha256(bytes: &[u8]) -> String {
 /// A buffering filter would show the worker nothing until the body is complete, and this test would wait in vain.
 #[tokio::test]
 async fn a_pinned_body_reaches_the_worker_before_it_is_complete() {
-    for steering in BOTH {
+    for steering in ALL {
         let workers = scripted_workers(1).await;
         let worker = &workers[0];
         let world = scripted_world(steering, &workers).await;

@@ -15,6 +15,7 @@ mod gauges;
 mod held_bodies;
 mod load;
 mod openai_client;
+mod overload;
 mod panic;
 mod policies;
 mod ranks;

@@ -176,6 +176,20 @@ pub(crate) async fn gauges(world: &World, index: usize, count: u64) {
     waited.await.unwrap_or_else(|error| panic!("{error}: {count} expected, {seen:?}"));
 }
 
+/// Asserts that an answer of the filter's own names none of these.
+pub(crate) fn says_nothing_of(turn: &Turn, ids: &[&str]) {
+    let text = String::from_utf8_lossy(&turn.body);
+    assert!(turn.slot().is_none(), "an engine answered: {text}");
+    for id in ids {
+        assert!(!text.contains(id), "the answer names {id}: {text}");
+        let in_header = turn
+            .headers
+            .values()
+            .any(|value| value.as_bytes().windows(id.len()).any(|part| part == id.as_bytes()));
+        assert!(!in_header, "a header of the answer names {id}: {:?}", turn.headers);
+    }
+}
+
 /// Scripted workers, listening.
 pub(crate) async fn scripted_workers(count: usize) -> Vec<Arc<Scripted>> {
     let mut workers = Vec::new();
