@@ -93,6 +93,9 @@ impl World {
         if engines && head.status < 500 {
             request.landed = request.dial.as_ref().map(|d| (self.workers[d.worker].id.clone(), d.rank));
             self.landed(request);
+            self.prefill_landed(request);
+        } else {
+            self.prefill_failed(request);
         }
         request.accepted = engines && head.status < 400;
         let envoy = &self.envoys[request.at.envoy];
@@ -103,6 +106,9 @@ impl World {
             let ((), effects) = self.step(request, |flow, env, _, out| flow.answered(env, &head, out));
             self.carry_out(request, effects, Next::Continue);
         }
+        // Its head came: the prefill is done.
+        self.prefill_ends(request);
+        self.answer_id(request);
         let streams = if engines { self.rng.within(5, 300) } else { 0 };
         self.after(streams, Event::StreamEnds { request: request.id, broken: false });
     }

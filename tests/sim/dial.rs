@@ -25,6 +25,9 @@ impl World {
         if request.decisions.len() != 1 {
             self.violate("one placement or one local reply", &format!("{:?} at dispatch", request.decisions));
         }
+        self.check_prefill(request);
+        let listed = self.listed(request);
+        self.check_targets(request, &listed);
         let clusters = self.envoys[request.at.envoy].dialable();
         let cluster = request.headers.get(header::CLUSTER).cloned();
         let outran;
@@ -48,6 +51,19 @@ impl World {
             self.cost(request.session, Cost::Outran);
         }
         self.next_attempt(request);
+    }
+
+    /// The addresses that the filter named, known or not.
+    fn listed(&self, request: &Request) -> Vec<String> {
+        let named = |name: &str| request.headers.get(name).cloned().unwrap_or_default();
+        match self.plan.steering {
+            Steering::Endpoints => named(header::ENDPOINTS).split(',').map(str::to_owned).collect(),
+            Steering::Cluster => {
+                let clusters = self.envoys[request.at.envoy].dialable();
+                let address = clusters.get(named(header::CLUSTER).as_str());
+                address.map(|address| (*address).to_owned()).into_iter().collect()
+            }
+        }
     }
 
     fn pass(&mut self, request: &mut Request) {
@@ -105,8 +121,14 @@ impl World {
         // Behind the list: maglev over the pool, hosts not tried yet.
         request.targets.pop().or_else(|| {
             let clusters = self.envoys[request.at.envoy].dialable();
-            let untried =
-                clusters.values().find(|address| !request.tried.iter().any(|tried| tried == *address));
+            let pool = self.sessions[request.session].pool;
+            // Workers that only prefill are not among the hosts of a pool's cluster.
+            let is_host = |address: &str| {
+                self.worker_at(address).is_some_and(|worker| worker.pool() == pool && !worker.prefills())
+            };
+            let untried = clusters
+                .values()
+                .find(|address| is_host(address) && !request.tried.iter().any(|tried| tried == *address));
             untried.map(|address| (*address).to_owned())
         })
     }

@@ -6,22 +6,22 @@ use crate::faults::{Bug, Fault};
 use crate::watcher::{Seats, Watcher};
 use crate::world::{Event, VmAt, World};
 use routing::config::FilterConfig;
-use routing::contract::{Report, Topology, WatchQuery, WatchReply};
+use routing::contract::{Report, Topology};
 use routing::directory::Directory;
 use routing::flow::PageChange;
 use routing::header::shared::CURSORS;
 use routing::id::Epoch;
 use routing::page;
-use routing::time::{Millis, Timestamp};
+use routing::time::Timestamp;
 use routing::vm::Vm;
-use routing::watch::{self, POLL_TIMEOUT, Position, StoredFleet, gauge_parts};
+use routing::watch::{self, Position, StoredFleet, gauge_parts};
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// As in the filter: a report that is not answered by then is sent again.
 const REPORT_TIMEOUT: u64 = 1500;
 /// As in the filter: pause after a failed poll.
-const PAUSE_MS: u64 = 200;
+pub(crate) const PAUSE_MS: u64 = 200;
 /// As in the filter: urgent reports a tick may send at once.
 const URGENT_PER_TICK_MAX: u32 = 64;
 
@@ -32,11 +32,11 @@ pub(crate) struct SharedData {
     /// Round-robin positions.
     pub(crate) turns: Vec<Cell<u64>>,
     pub(crate) seats: Seats,
-    topology: Option<Topology>,
-    fleet: Option<StoredFleet>,
-    position: Position,
-    lease: Option<Vec<u8>>,
-    gauge: u64,
+    pub(crate) topology: Option<Topology>,
+    pub(crate) fleet: Option<StoredFleet>,
+    pub(crate) position: Position,
+    pub(crate) lease: Option<Vec<u8>>,
+    pub(crate) gauge: u64,
 }
 
 /// What discovery told this Envoy: endpoint clusters with their addresses.
@@ -54,11 +54,13 @@ pub(crate) struct VmCell {
     seen: u64,
     urgent: u32,
     report_call: Option<u64>,
-    watch_call: Option<u64>,
-    not_before: Timestamp,
+    pub(crate) watch_call: Option<u64>,
+    pub(crate) not_before: Timestamp,
     pub(crate) watcher: Watcher,
     /// Requests placed here that are not over: what `vm.loads` must say.
     pub(crate) placed: u64,
+    /// Of these, those whose prefill half counts too.
+    pub(crate) prefilling: u64,
 }
 
 #[derive(Debug)]
@@ -97,6 +99,7 @@ impl VmCell {
             not_before: Timestamp(0),
             watcher: Watcher::default(),
             placed: 0,
+            prefilling: 0,
         }
     }
 }
@@ -155,7 +158,7 @@ impl Envoy {
         cell.seen = shared.gauge;
     }
 
-    fn leads(&mut self, vm: usize, now: Timestamp) -> bool {
+    pub(crate) fn leads(&mut self, vm: usize, now: Timestamp) -> bool {
         let me = self.vms[vm].vm.caller.vm;
         let lease = watch::claim(self.shared.lease.as_deref(), me, now);
         let mine = lease.is_some();
@@ -244,97 +247,5 @@ impl World {
         } else {
             cell.vm.reports.lost();
         }
-    }
-
-    fn poll(&mut self, at: VmAt) {
-        let call = self.new_call();
-        let envoy = &mut self.envoys[at.envoy];
-        envoy.vms[at.vm].watch_call = Some(call);
-        let position = &envoy.shared.position;
-        let query = WatchQuery {
-            node: envoy.node.clone(),
-            epoch: position.epoch.0,
-            after: position.cursor,
-            topology: position.topology,
-            fleet: position.fleet,
-            wait_ms: watch::POLL_WAIT.0,
-        };
-        self.after(POLL_TIMEOUT.0, Event::WatchAnswered { at, call, reply: None });
-        let lost = self.net().watch_lost;
-        if self.rng.per_mille(lost) {
-            // Half of a minute is too long for every loss of a short run: most are noticed by the connection.
-            if !self.rng.per_mille(50) {
-                self.after(40, Event::WatchAnswered { at, call, reply: None });
-            }
-            return self.fired.count(Fault::WatchLost);
-        }
-        let delay = self.rng.within(1, 6);
-        self.after(delay, Event::WatchArrives { at, call, query });
-    }
-
-    pub(crate) fn watch_answered(&mut self, at: VmAt, call: u64, reply: Option<WatchReply>) {
-        let now = self.envoy_now(at.envoy);
-        let Some(cell) = self.cell(at) else { return };
-        if cell.watch_call != Some(call) {
-            return;
-        }
-        cell.watch_call = None;
-        let Some(reply) = reply else {
-            cell.not_before = now + Millis(PAUSE_MS);
-            return;
-        };
-        if self.envoys[at.envoy].leads(at.vm, now) {
-            if reply.upload {
-                self.wants_upload(at, reply.epoch);
-            }
-            self.take_in(at.envoy, reply);
-            self.poll(at);
-            self.upload_on(at);
-        }
-    }
-
-    fn take_in(&mut self, envoy: usize, mut reply: WatchReply) {
-        if self.bug == Some(Bug::MovesAreDropped) {
-            reply.moves.clear();
-        }
-        let now = self.envoy_now(envoy);
-        let known = self.envoys[envoy].shared.fleet.clone().unwrap_or_default();
-        let applied = self.envoys[envoy].shared.position.apply(reply, &known, now);
-        for change in &applied.pages {
-            self.change_page(envoy, change);
-        }
-        self.maybe_told_again(envoy, &applied.pages);
-        self.check_dialable(envoy, applied.topology.as_ref());
-        let shared = &mut self.envoys[envoy].shared;
-        let deaf = self.bug == Some(Bug::TopologiesAreDropped) && envoy == 1 && shared.topology.is_some();
-        if let Some(topology) = applied.topology.filter(|_| !deaf) {
-            shared.topology = Some(topology);
-        }
-        if let Some(fleet) = applied.fleet {
-            shared.fleet = Some(fleet);
-        }
-        shared.gauge = applied.position.gauge();
-        shared.position = applied.position;
-    }
-
-    /// A watcher that dies between pages and position leaves its successor to ask for the same moves.
-    fn maybe_told_again(&mut self, envoy: usize, moves: &[PageChange]) {
-        if self.faults_on && !moves.is_empty() && self.rng.per_mille(300) {
-            self.fired.count(Fault::MovesToldAgain);
-            let delay = self.rng.within(50, 3000);
-            self.after(delay, Event::MovesAgain { envoy, moves: moves.to_vec() });
-        }
-    }
-
-    /// Twice a second, as the shipped `refresh_delay`.
-    pub(crate) fn poll_xds(&mut self, envoy: usize) {
-        self.after(500, Event::XdsPoll { envoy });
-        let lost = self.net().xds_lost;
-        if self.rng.per_mille(lost) {
-            return self.fired.count(Fault::XdsLost);
-        }
-        let known = (self.envoys[envoy].discovered.epoch, self.envoys[envoy].discovered.version);
-        let delay = self.rng.within(1, 6);
-        self.after(delay, Event::XdsArrives { envoy, known });
     }
 }

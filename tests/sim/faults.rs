@@ -54,10 +54,35 @@ pub(crate) enum Fault {
     ServiceLostItsFile,
     TargetNamed,
     HostsVanished,
+    Waited,
+    WaitEnded,
+    WaitedInVain,
+    WaiterLeft,
+    WaitCut,
+    WorkerDrained,
+    DrainOver,
+    SlotOverloaded,
+    OverloadRefused,
+    GaugesLate,
+    GaugesStopped,
+    TargetExcluded,
+    DemandsUnmet,
+    DryRun,
+    LastTurn,
+    LateRelease,
+    ResponseIdLearned,
+    ResponseIdKnown,
+    ResponseIdUnknown,
+    BodyMissing,
+    PoolUnknown,
+    PrefillChosen,
+    PrefillFailed,
+    PrefillElsewhere,
+    PrefillLeft,
 }
 
 impl Fault {
-    pub(crate) const ALL: [Self; 47] = [
+    pub(crate) const ALL: [Self; 72] = [
         Self::RouteLost,
         Self::RouteReplyLost,
         Self::RouteLate,
@@ -105,6 +130,31 @@ impl Fault {
         Self::ServiceLostItsFile,
         Self::TargetNamed,
         Self::HostsVanished,
+        Self::Waited,
+        Self::WaitEnded,
+        Self::WaitedInVain,
+        Self::WaiterLeft,
+        Self::WaitCut,
+        Self::WorkerDrained,
+        Self::DrainOver,
+        Self::SlotOverloaded,
+        Self::OverloadRefused,
+        Self::GaugesLate,
+        Self::GaugesStopped,
+        Self::TargetExcluded,
+        Self::DemandsUnmet,
+        Self::DryRun,
+        Self::LastTurn,
+        Self::LateRelease,
+        Self::ResponseIdLearned,
+        Self::ResponseIdKnown,
+        Self::ResponseIdUnknown,
+        Self::BodyMissing,
+        Self::PoolUnknown,
+        Self::PrefillChosen,
+        Self::PrefillFailed,
+        Self::PrefillElsewhere,
+        Self::PrefillLeft,
     ];
 }
 
@@ -115,6 +165,12 @@ pub(crate) struct Fired(pub(crate) BTreeMap<Fault, u64>);
 impl Fired {
     pub(crate) fn count(&mut self, fault: Fault) {
         *self.0.entry(fault).or_default() += 1;
+    }
+
+    pub(crate) fn count_many(&mut self, fault: Fault, times: u64) {
+        if times > 0 {
+            *self.0.entry(fault).or_default() += times;
+        }
     }
 
     pub(crate) fn of(&self, fault: Fault) -> u64 {
@@ -152,6 +208,10 @@ pub(crate) enum Cost {
     Outran,
     /// The table of sessions is smaller than the number of sessions: evicted, or never pinned.
     Evicted,
+    /// One of its turns said that it was the last, and others came all the same.
+    Ended,
+    /// It hangs on a response id that nobody knew (any more).
+    ChainBroken,
 }
 
 /// Whether Envoys may disagree even when all is quiet again. All else must heal by the last touch: a table that is smaller
@@ -193,4 +253,16 @@ pub(crate) enum Bug {
     SpillsMove,
     /// What was true before the ranks grew is believed for ever by one Envoy.
     TopologiesAreDropped,
+    /// Requests that wait for their slot are answered only when their time is up.
+    WaitersAreNotWoken,
+    /// What a request counts on its prefill worker stays when its client leaves before the service answered.
+    PrefillLeaksOnLeaving,
+    /// A release ends whatever binding there is by then.
+    ReleasesAreNotFenced,
+    /// The service is not told what a request demands.
+    DemandsAreDropped,
+    /// An operator's drain does not arrive.
+    DrainsAreForgotten,
+    /// A response id is told of another session.
+    AliasesAreMixedUp,
 }

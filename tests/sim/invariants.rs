@@ -2,12 +2,13 @@
 //!
 //! Oracles of its own where that is cheap: who declared which rank, which turn is pinned, which record may follow another.
 
+use crate::client::Session;
 use crate::faults::{Bug, Cost, Fault};
 use crate::request::{Phase, Request};
 use crate::service::TTL;
 use crate::world::World;
 use routing::config::Steering;
-use routing::contract::{Affinity, Policy, RankChoice, WorkerState};
+use routing::contract::{Affinity, OnOverload, Policy, RankChoice, WorkerState};
 use routing::flow::{Counter, PageChange};
 use routing::hash::worker_hash;
 use routing::id::WorkerId;
@@ -41,14 +42,31 @@ impl World {
         self.plan.policy != Policy::SessionHash
             && self.plan.affinity == Affinity::Hard
             && request.named.is_none()
+            && request.alias.is_none()
+            && !request.dry
+            && (!self.is_split(request) || self.is_prefill_pinned(request))
             && record.certainty == Certainty::Bound
             && record.generation == vm.generation
             && (self.envoy_now(request.at.envoy).0 / 1000).saturating_sub(record.touched_s.into()) * 1000
                 <= TTL.0
             && worker.is_some_and(|worker| {
                 let ranks = worker.dp_start..worker.dp_start + worker.dp_size;
-                worker.state != WorkerState::Down && record.rank.is_none_or(|rank| ranks.contains(&rank.0))
+                let waits = self.plan.extra.overload.is_some_and(|overload| overload.on == OnOverload::Wait);
+                worker.state != WorkerState::Down
+                    && record.rank.is_none_or(|rank| ranks.contains(&rank.0))
+                    && !(waits && worker.is_overloaded(record.rank.or_else(|| worker.hashed_rank(record.rank_hash))))
             })
+    }
+
+    /// What the cache alone must place is placed by it alone, or refused by it.
+    pub(crate) fn check_pinned(&mut self, request: &Request, pinned: bool) {
+        use Counter as C;
+        let alone =
+            matches!(request.decisions[..], [C::Pinned | C::Spilled | C::OverloadRefused | C::NamedRefused | C::ModelUnknown]);
+        if pinned && (request.routes > 0 || !alone) {
+            let made = format!("{} calls, {:?}", request.routes, request.decisions);
+            self.violate("a pinned turn makes no call", &made);
+        }
     }
 
     pub(crate) fn check_page(&mut self, envoy: usize, change: &PageChange, before: Option<Record>) {
@@ -71,7 +89,7 @@ impl World {
         if sizes.sessions > self.plan.sessions_max {
             self.violate("the table is bounded", &format!("{sizes:?}"));
         }
-        let ids: Vec<_> = self.sessions.iter().filter_map(|session| session.id).collect();
+        let ids: Vec<_> = self.sessions.iter().flat_map(Session::ids).collect();
         for id in ids {
             let Some(view) = self.service.state.session(self.service_now(), id) else {
                 self.bindings_seen.remove(&id);
@@ -95,10 +113,10 @@ impl World {
     pub(crate) fn check_vms(&mut self) {
         let mut found = None;
         for cell in self.envoys.iter().flat_map(|envoy| &envoy.vms) {
-            if cell.vm.loads.total() != cell.placed {
+            if cell.vm.loads.total() != cell.placed + cell.prefilling {
                 found = Some((
                     "load counts each placed request once",
-                    format!("{} of {}", cell.vm.loads.total(), cell.placed),
+                    format!("{} of {} and {} halves", cell.vm.loads.total(), cell.placed, cell.prefilling),
                 ));
             }
             let plans = u64::try_from(cell.vm.plans.len()).unwrap();
@@ -121,15 +139,10 @@ impl World {
         if !one && request.phase != Phase::Deciding {
             self.violate("one placement or one local reply", &format!("{:?} at the end", request.decisions));
         }
-        if request.responded
-            && !matches!(
-                request.decisions[..],
-                [Counter::KeyTooLong | Counter::NamedRefused | Counter::NoTopology]
-            )
-        {
-            self.violate("a local reply has its reason", &format!("{:?}", request.decisions));
+        if request.responded {
+            self.check_refusal(request);
         }
-        let routed = self.plan.policy == Policy::SessionHash && request.routes > 0;
+        let routed = self.plan.policy == Policy::SessionHash && request.routes > 0 && request.alias.is_none() && !request.dry;
         if routed {
             self.violate("session_hash never asks", &format!("{} calls", request.routes));
         }
@@ -144,7 +157,12 @@ impl World {
             return self.fired.count(Fault::Spilled);
         }
         let session = &mut self.sessions[request.session];
-        if session.id.is_none() || request.named.is_some() && self.plan.policy == Policy::SessionHash {
+        let hashed = self.plan.policy == Policy::SessionHash;
+        if session.id.is_none() || hashed && (request.named.is_some() || request.demand.is_some()) {
+            return;
+        }
+        session.ended = false;
+        if request.fetches || request.is_keyless() {
             return;
         }
         *session.landings.entry(landed).or_default() += 1;
@@ -167,7 +185,7 @@ impl World {
         let told_all = |n: usize| {
             let session = &self.sessions[n];
             let open = self.requests.values().any(|r| r.session == n && (r.at.envoy, r.at.vm) == (envoy, vm));
-            !open && session.id.is_none_or(|id| dead.vm.reports.about(id).is_empty())
+            !open && session.ids().all(|id| dead.vm.reports.about(id).is_empty())
         };
         let untold: Vec<usize> = (0..self.sessions.len()).filter(|n| !told_all(*n)).collect();
         for session in untold {

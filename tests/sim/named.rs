@@ -19,12 +19,12 @@ impl Session {
 
 impl World {
     /// Where the caller of a session sends it, if it does: a worker, and on one that keeps its ranks sometimes a rank.
-    pub(crate) fn home_of(&mut self) -> Option<(usize, Option<u32>)> {
+    pub(crate) fn home_of(&mut self, pool: &str) -> Option<(usize, Option<u32>)> {
         let direct = self.plan.policy == Policy::Direct;
         if !self.plan.trust || !direct && self.rng.per_mille(400) {
             return None;
         }
-        let worker = self.rng.below(self.workers.len());
+        let worker = self.of_pool(pool)[self.rng.below(self.of_pool(pool).len())];
         let changes = |fault: &Timed| matches!(fault, Timed::RanksChange { worker: n } | Timed::RanksGrow { worker: n } | Timed::RanksShrink { worker: n } if *n == worker);
         let fixed = !self.plan.timed.iter().any(|(_, fault)| changes(fault));
         let (draw, wanted) = (self.rng.next(), self.rng.per_mille(500));
@@ -35,6 +35,18 @@ impl World {
             start + u32::try_from(draw % u64::from(*size)).unwrap()
         });
         Some((worker, rank))
+    }
+
+    /// Workers that answer requests of a pool.
+    fn of_pool(&self, pool: &str) -> Vec<usize> {
+        let all = self.workers.iter().enumerate();
+        all.filter(|(_, worker)| worker.pool() == pool && !worker.prefills()).map(|(n, _)| n).collect()
+    }
+
+    fn another(&self, worker: usize) -> usize {
+        let all = self.of_pool(self.workers[worker].pool());
+        let at = all.iter().position(|one| *one == worker).unwrap_or(0);
+        all[(at + 1) % all.len()]
     }
 
     /// What a request of this session asks for: mostly its home, now and then another worker, or one that never was.
@@ -50,7 +62,7 @@ impl World {
         let odd = if self.in_finals { 999 } else { self.rng.below(1000) };
         let (worker, rank) = match odd {
             0..25 => (WorkerId::parse("nobody").unwrap(), None),
-            25..60 => (self.workers[(home + 1) % self.workers.len()].id.clone(), None),
+            25..60 => (self.workers[self.another(home)].id.clone(), None),
             _ => (self.workers[home].id.clone(), rank),
         };
         self.fired.count(Fault::TargetNamed);

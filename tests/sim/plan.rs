@@ -1,8 +1,15 @@
 //! What one seed sets up: fleet, Envoys, traffic, and how likely each fault is. All draws of the plan come before the run.
 
+mod extra;
+mod faults;
+
+pub(crate) use extra::{Extra, OTHER_MODEL, OTHER_POOL, POOL, POOL_HEADER};
+
 use crate::rng::Rng;
+use faults::{harmless, timed};
 use routing::config::Steering;
 use routing::contract::{Affinity, Engine, Policy, RankChoice, RankNumbering};
+use routing::hash::Phase;
 use routing::time::Millis;
 
 /// Faults begin after the fleet is known everywhere and end here, in ms.
@@ -34,6 +41,9 @@ pub(crate) struct Plan {
     pub(crate) trust: bool,
     /// Clients are told who served.
     pub(crate) served_header: bool,
+    /// How many of `workers` every world has; those of further pools and halves come behind them.
+    pub(crate) plain_workers: usize,
+    pub(crate) extra: Extra,
 }
 
 /// Ranks of a worker, endpoint by endpoint.
@@ -43,6 +53,8 @@ pub(crate) struct WorkerPlan {
     pub(crate) numbering: RankNumbering,
     pub(crate) start: u32,
     pub(crate) sizes: Vec<u32>,
+    pub(crate) pool: &'static str,
+    pub(crate) phase: Phase,
 }
 
 /// Chances in a thousand, a message each.
@@ -120,6 +132,21 @@ pub(crate) enum Timed {
         worker: usize,
         lasts: u64,
     },
+    /// Takes no new sessions for a while; from the deadline on it serves none.
+    WorkerDrains {
+        worker: usize,
+        deadline: Option<u64>,
+        lasts: u64,
+    },
+    /// Its cache is full, as its gauges show.
+    CacheFills {
+        worker: usize,
+        lasts: u64,
+    },
+    /// Nobody hears of its gauges any more.
+    GaugesStop {
+        worker: usize,
+    },
     EnvoyClockJumps {
         envoy: usize,
         by_ms: i64,
@@ -146,6 +173,13 @@ impl Plan {
             let at = rng.within(CHAOS_BEGINS, CHAOS_ENDS - 3000);
             timed.push((at, Timed::VmDies { envoy: rng.below(envoys), vm: rng.below(vms) }));
         }
+        let extra = Extra::of(seed, policy, workers.len());
+        let plain_workers = workers.len();
+        if extra.split {
+            workers.iter_mut().for_each(|worker| worker.phase = Phase::Decode);
+        }
+        workers.extend(extra.workers());
+        timed.extend(extra.timed.iter().copied());
         let trust = policy == Policy::Direct || rng.per_mille(250);
         // Where targets are exact, an Envoy that does not know a host yet must show.
         let by_files = rng.per_mille(if trust { 700 } else { 250 }).then(|| rng.below(envoys));
@@ -175,7 +209,19 @@ impl Plan {
                 _ => RankChoice::Auto,
             },
             trust,
+            plain_workers,
+            extra,
         }
+    }
+
+    /// Callers of its listeners are trusted.
+    pub(crate) const fn trusts(&self) -> bool {
+        self.trust || self.extra.demands > 0
+    }
+
+    /// Whether somebody may be refused only because others are there.
+    pub(crate) fn may_refuse(&self) -> bool {
+        self.extra.overload.is_some_and(|overload| overload.refuses())
     }
 
     /// Whether a session's turns carry the rank of its hash where nothing binds another.
@@ -202,48 +248,8 @@ impl Plan {
     }
 }
 
-/// What may happen in every run: it costs a session no place, or only where it says so.
-fn harmless(rng: &mut Rng, envoys: usize, policy: Policy, workers: &mut [WorkerPlan]) -> Vec<(u64, Timed)> {
-    let mut timed = Vec::new();
-    let mut when = |rng: &mut Rng, fault| timed.push((rng.within(CHAOS_BEGINS, CHAOS_ENDS - 3000), fault));
-    if rng.per_mille(300) {
-        workers[0] = plan(Engine::Vllm, RankNumbering::Global, 0, &[1]);
-        when(rng, Timed::RanksGrow { worker: 0 });
-    }
-    if rng.per_mille(300) {
-        workers[1] = plan(Engine::Vllm, RankNumbering::Local, 4, &[8]);
-        when(rng, Timed::RanksShrink { worker: 1 });
-    }
-    // Under `session_hash` its share of the sessions moves there.
-    if rng.per_mille(250) && policy != Policy::SessionHash {
-        when(rng, Timed::WorkerJoins { worker: workers.len() - 1 });
-    }
-    if rng.per_mille(if policy == Policy::Direct { 700 } else { 120 }) {
-        let (envoy, worker) = (rng.below(envoys), rng.below(workers.len()));
-        let lasts = rng.within(300, 2500);
-        when(rng, Timed::HostsVanish { envoy, worker, lasts });
-    }
-    if rng.per_mille(200) {
-        let (silent, keeps_file) = (rng.per_mille(500), rng.per_mille(500));
-        let down = rng.within(0, 1500);
-        when(rng, Timed::ServiceRestarts { silent, down, keeps_file });
-    }
-    for _ in 0..rng.below(3) {
-        let (worker, lasts) = (rng.below(workers.len()), rng.within(200, 3000));
-        when(rng, Timed::WorkerBusy { worker, status: 429, lasts });
-    }
-    for envoy in 0..envoys {
-        for _ in 0..rng.below(3) {
-            let minutes = i64::try_from(rng.within(20, 900)).unwrap_or(0) * 1000;
-            let by_ms = if rng.per_mille(500) { minutes } else { -minutes };
-            when(rng, Timed::EnvoyClockJumps { envoy, by_ms });
-        }
-    }
-    timed
-}
-
 fn plan(engine: Engine, numbering: RankNumbering, start: u32, sizes: &[u32]) -> WorkerPlan {
-    WorkerPlan { engine, numbering, start, sizes: sizes.to_vec() }
+    WorkerPlan { engine, numbering, start, sizes: sizes.to_vec(), pool: POOL, phase: Phase::Aggregated }
 }
 
 fn worker(rng: &mut Rng, n: usize) -> WorkerPlan {
@@ -280,36 +286,6 @@ fn rough_net(rng: &mut Rng) -> Net {
         route_late: rng.within(0, 150),
         ..calm_net(rng)
     }
-}
-
-fn timed(rng: &mut Rng, envoys: usize, vms: usize, workers: usize) -> Vec<(u64, Timed)> {
-    let mut timed = Vec::new();
-    for _ in 0..1 + rng.below(6) {
-        let at = rng.within(CHAOS_BEGINS, CHAOS_ENDS - 3000);
-        let (worker, lasts) = (rng.below(workers), rng.within(200, 6000));
-        timed.push((
-            at,
-            match rng.below(11) {
-                0 | 1 => Timed::VmDies { envoy: rng.below(envoys), vm: rng.below(vms) },
-                2 => Timed::ServiceRestarts {
-                    silent: rng.per_mille(500),
-                    down: rng.within(0, 2500),
-                    keeps_file: rng.per_mille(500),
-                },
-                3 => Timed::WorkerRefuses { worker, lasts },
-                4 => Timed::WorkerHangs { worker, lasts },
-                5 => {
-                    Timed::WorkerAnswers { worker, status: if rng.per_mille(500) { 500 } else { 503 }, lasts }
-                }
-                6 => Timed::WorkerRemoved { worker, lasts, moves: rng.per_mille(500) },
-                9 => Timed::WorkerBusy { worker, status: 503, lasts },
-                7 => Timed::WorkerRestarts { worker, lasts: rng.within(20, 900) },
-                8 => Timed::ServiceClockLeaps { by: Millis(rng.within(5_000, 400_000)) },
-                _ => Timed::RanksChange { worker },
-            },
-        ));
-    }
-    timed
 }
 
 /// Mostly the default; every other policy in some seeds.

@@ -1,6 +1,6 @@
 //! What must be so once faults have stopped and all is quiet.
 
-use crate::client::Session;
+use crate::client::{Final, Landing, Session};
 use crate::faults::{Fault, may_last};
 use crate::service::TTL;
 use crate::world::World;
@@ -89,7 +89,7 @@ impl World {
     /// After one more turn on each Envoy, with no fault about.
     pub(crate) fn check_served(&mut self) {
         let keyed = |session: &&Session| session.id.is_some() && !self.may_be_refused(session);
-        let unserved = |session: &&Session| session.finals.iter().flatten().count() != self.envoys.len();
+        let unserved = |session: &&Session| session.finals_served() != self.envoys.len();
         if let Some(session) = self.sessions.iter().filter(keyed).find(unserved) {
             let found = format!("{:?}", session.finals);
             self.violate("every request is served in the end", &found);
@@ -101,7 +101,8 @@ impl World {
         let mut split = None;
         for (n, session) in self.sessions.iter().enumerate().filter(|(_, session)| session.id.is_some()) {
             // A soft session may move with the load of the finals themselves; then pages say whether Envoys agree.
-            let served: Vec<_> = session.finals.iter().flatten().collect();
+            let at = |one: &Final| if let Final::Served(at) = one { Some(at.clone()) } else { None };
+            let served: Vec<Landing> = session.finals.iter().filter_map(at).collect();
             let pinned = self.plan.affinity == Affinity::Hard;
             let loose = self.plan.rank == RankChoice::Engine;
             let served: Vec<_> = served.into_iter().map(|(id, rank)| (id, rank.filter(|_| !loose))).collect();
@@ -122,7 +123,7 @@ impl World {
         let envoys = self.envoys.len();
         let idle = |session: &Session| {
             // One that is refused at every Envoy is not in use.
-            if session.finals.iter().flatten().count() < envoys {
+            if session.finals_served() < envoys {
                 return None;
             }
             let view = self.service.state.session(self.service_now(), session.id?)?;
@@ -138,7 +139,7 @@ impl World {
     pub(crate) fn check_pages(&mut self) {
         let mut found = None;
         // What an Envoy refuses it does not touch, so its record may be as old as it likes.
-        let served = |s: &Session| s.finals.iter().flatten().count() == self.envoys.len();
+        let served = |s: &Session| s.finals_served() == self.envoys.len();
         let judged = |s: &Session| served(s) && !may_last(&s.costs);
         for (n, session) in self.sessions.iter().enumerate().filter(|(_, session)| judged(session)) {
             let view = session.id.and_then(|id| self.service.state.session(self.service_now(), id));

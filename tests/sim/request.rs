@@ -2,8 +2,10 @@
 //!
 //! Mirrors `filter/src/{downstream,upstream}.rs` and, for retries and hosts, what the shipped configs ask of Envoy.
 
+use crate::asks::Demand;
+use crate::client::Final;
 use crate::envoy::SharedData;
-use crate::faults::{Bug, Cost, Fault};
+use crate::faults::{Bug, Fault};
 use crate::world::{Event, VmAt, World};
 use routing::attempt::Attempt;
 use routing::contract::RouteReply;
@@ -11,7 +13,7 @@ use routing::flow::{
     Counter, Effect, Ending, Env, Head, Ignored, Next, PageChange, RequestFlow, RouteFailure,
 };
 use routing::header;
-use routing::id::WorkerId;
+use routing::id::{SessionId, WorkerId};
 use routing::session::RequestView;
 use std::collections::BTreeMap;
 
@@ -67,12 +69,77 @@ pub(crate) struct Request {
     pub(crate) spilled: bool,
     pub(crate) placed: bool,
     pub(crate) landed: Option<(WorkerId, Option<u32>)>,
+    pub(crate) demand: Option<Demand>,
+    /// Only what would become of it is asked.
+    pub(crate) dry: bool,
+    /// It names a pool that is not there.
+    pub(crate) lost: bool,
+    /// What names the answer it hangs on.
+    pub(crate) alias: Option<SessionId>,
+    /// It asks for a stored answer.
+    pub(crate) fetches: bool,
+    pub(crate) body: Option<Vec<u8>>,
+    /// Its body did not come in time.
+    pub(crate) bodiless: bool,
+    /// Who prefills it, and on which rank.
+    pub(crate) prefill: Option<(usize, Option<u32>)>,
+    /// That half may be anywhere this once.
+    pub(crate) prefill_loose: bool,
+    /// That half counts as load.
+    pub(crate) prefilling: bool,
+}
+
+impl Request {
+    /// Nobody knows its session.
+    pub(crate) fn is_keyless(&self) -> bool {
+        self.decisions == [Counter::SessionKeyMissing]
+    }
+
+    fn new(id: u64, session: usize, at: VmAt) -> Self {
+        Self {
+            id,
+            session,
+            at,
+            phase: Phase::Deciding,
+            flow: RequestFlow::default(),
+            headers: BTreeMap::from([(header::VLLM_RANK.to_owned(), "77".to_owned())]),
+            note: None,
+            call: None,
+            paused: false,
+            accepted: false,
+            targets: Vec::new(),
+            tried: Vec::new(),
+            retries_left: RETRIES,
+            dial: None,
+            dials: 0,
+            decisions: Vec::new(),
+            named: None,
+            responded: false,
+            routes: 0,
+            topologies: 0,
+            outran: false,
+            spilled: false,
+            placed: false,
+            landed: None,
+            demand: None,
+            dry: false,
+            lost: false,
+            alias: None,
+            fetches: false,
+            body: None,
+            bodiless: false,
+            prefill: None,
+            prefill_loose: false,
+            prefilling: false,
+        }
+    }
 }
 
 pub(crate) struct View<'a> {
     headers: &'a BTreeMap<String, String>,
     shared: &'a SharedData,
     blind: bool,
+    body: bool,
 }
 
 impl RequestView for View<'_> {
@@ -99,7 +166,7 @@ impl Head for View<'_> {
     }
 
     fn body_follows(&self) -> bool {
-        false
+        self.body
     }
 }
 
@@ -107,36 +174,13 @@ impl World {
     pub(crate) fn begin_request(&mut self, session: usize, envoy: usize, vm: usize) {
         let at = VmAt { envoy, vm, life: self.envoys[envoy].vms[vm].life };
         let id = self.new_call();
-        let mut request = Request {
-            id,
-            session,
-            at,
-            phase: Phase::Deciding,
-            flow: RequestFlow::default(),
-            headers: BTreeMap::from([(header::VLLM_RANK.to_owned(), "77".to_owned())]),
-            note: None,
-            call: None,
-            paused: false,
-            accepted: false,
-            targets: Vec::new(),
-            tried: Vec::new(),
-            retries_left: RETRIES,
-            dial: None,
-            dials: 0,
-            decisions: Vec::new(),
-            named: None,
-            responded: false,
-            routes: 0,
-            topologies: 0,
-            outran: false,
-            spilled: false,
-            placed: false,
-            landed: None,
-        };
+        let mut request = Request::new(id, session, at);
         if let Some(key) = &self.sessions[session].key {
             request.headers.insert("x-session-id".to_owned(), key.clone());
         }
         self.name_target(&mut request);
+        self.ask(&mut request);
+        self.hang_on(&mut request);
         let patience = self.patience();
         self.after(patience, Event::ClientLeaves { request: id });
         self.stats.requests += 1;
@@ -146,19 +190,18 @@ impl World {
     fn head(&mut self, mut request: Request) {
         self.envoys[request.at.envoy].refresh(request.at.vm);
         let pinned = self.is_pinned(&request);
+        self.look_at_prefill(&mut request);
         let (next, effects) = self.step(&mut request, |flow, env, head, out| flow.head(env, head, out));
-        let next = self.carry_out(&mut request, effects, next);
-        if pinned
-            && (request.routes > 0 || !matches!(request.decisions[..], [Counter::Pinned | Counter::Spilled]))
-        {
-            let made = format!("{} calls, {:?}", request.routes, request.decisions);
-            self.violate("a pinned turn makes no call", &made);
+        let mut next = self.carry_out(&mut request, effects, next);
+        if next == Next::Read {
+            next = self.read_body(&mut request);
         }
+        self.check_pinned(&request, pinned);
         match next {
             Next::Continue => self.dispatch(&mut request),
             Next::Pause if request.responded => return self.end(request, Ending::Plain),
             Next::Pause => request.paused = true,
-            Next::Read => unreachable!("no plan of this world reads bodies"),
+            Next::Read => self.violate("a body is read to its end", "it is not"),
         }
         self.keep(request);
     }
@@ -173,7 +216,7 @@ impl World {
         let now = self.envoy_now(request.at.envoy);
         let blind = self.bug == Some(Bug::SecondVmSeesNoPages) && request.at.vm == 1;
         let envoy = &mut self.envoys[request.at.envoy];
-        let view = View { headers: &request.headers, shared: &envoy.shared, blind };
+        let view = View { headers: &request.headers, shared: &envoy.shared, blind, body: request.body.is_some() };
         let vm = &mut envoy.vms[request.at.vm].vm;
         let mut env = Env { config: &envoy.config, vm, now };
         let result = step(&mut request.flow, &mut env, &view, &mut out);
@@ -184,7 +227,12 @@ impl World {
     pub(crate) fn carry_out(&mut self, request: &mut Request, effects: Vec<Effect>, mut next: Next) -> Next {
         for effect in effects {
             self.note(|| format!("{} {effect:?}", request.id));
+            self.learn_session(request, &effect);
             match effect {
+                Effect::SetHeader(name, value) if name == header::PREFILL_HOST_PORT => {
+                    request.headers.insert(name.into_owned(), value);
+                    self.prefill_begins(request);
+                }
                 Effect::SetHeader(name, value) => drop(request.headers.insert(name.into_owned(), value)),
                 Effect::RemoveHeader(name) => drop(request.headers.remove(&*name)),
                 Effect::Note(text) => request.note = Some(text),
@@ -215,64 +263,13 @@ impl World {
             return self.fired.count(Fault::RouteLost);
         }
         let late = self.rng.per_mille(net.route_late);
+        // What may wait for its slot may wait long, and be on its way as short as any other.
+        let deadline = deadline.min(30);
         let delay = if late { self.rng.within(deadline, deadline * 20) } else { self.rng.within(1, 6) };
         if late {
             self.fired.count(Fault::RouteLate);
         }
         self.after(delay, Event::RouteArrives { request, call, body: Box::new(body) });
-    }
-
-    pub(crate) fn count(&mut self, request: &mut Request, counter: Counter) {
-        *self.stats.counters.entry(counter).or_default() += 1;
-        use Counter as C;
-        match counter {
-            C::KeyTooLong | C::NamedRefused | C::NoTopology | C::NoWorker | C::OverloadRefused => {
-                request.decisions.push(counter);
-            }
-            C::Pinned | C::Joined | C::RoutedBound | C::RoutedHeld | C::RoutedUnpinned | C::PlacedAlone => {
-                self.placed(request, counter);
-            }
-            C::SessionHash | C::SessionKeyMissing | C::AffinityOff | C::Named | C::Spilled => {
-                self.placed(request, counter);
-            }
-            C::Released | C::Committed | C::BreakerOpen | C::RouteFailed(_) | C::ExactRefused | C::StreamBroken => {}
-            C::ClusterMissing if request.outran => {}
-            C::RolledBack => self.cost(request.session, Cost::RolledBack),
-            C::ClusterMissing
-            | C::UpstreamRoleMissing
-            | C::PlanMissing
-            | C::RankBodyTooLong
-            | C::RankBodyMalformed
-            | C::PageContended
-            | C::Spoofed
-            | C::ModelUnknown
-            | C::ModelsListed
-            | C::DryRun
-            | C::BodyMissing
-            | C::BodyTooLong
-            | C::BodyMalformed
-            | C::Ignored(_) => {
-                self.violate("nothing odd is counted", counter.word());
-            }
-        }
-        match counter {
-            C::PlacedAlone | C::RouteFailed(_) => self.cost(request.session, Cost::Alone),
-            C::NoTopology | C::NoWorker => self.cost(request.session, Cost::Passed),
-            C::RoutedUnpinned => self.cost(request.session, Cost::Evicted),
-            _ => {}
-        }
-        if request.decisions.len() > 1 {
-            self.violate("one placement or one local reply", &format!("{:?}", request.decisions));
-        }
-    }
-
-    fn placed(&mut self, request: &mut Request, counter: Counter) {
-        request.decisions.push(counter);
-        request.placed = true;
-        request.spilled = counter == Counter::Spilled;
-        let cell = &mut self.envoys[request.at.envoy].vms[request.at.vm];
-        request.topologies = cell.topologies();
-        cell.placed += 1;
     }
 
     pub(crate) fn change_page(&mut self, envoy: usize, change: &PageChange) {
@@ -295,6 +292,11 @@ impl World {
             return self.keep(request);
         }
         request.call = None;
+        match &answer {
+            Ok(reply) => self.prefill_told(&mut request, reply),
+            Err(_) => self.stops_waiting(id),
+        }
+        self.look_at_prefill(&mut request);
         let ((), effects) =
             self.step(&mut request, |flow, env, head, out| flow.routed(env, head, answer, out));
         self.carry_out(&mut request, effects, Next::Pause);
@@ -328,6 +330,10 @@ impl World {
 
     pub(crate) fn client_leaves(&mut self, id: u64) {
         let Some(request) = self.requests.remove(&id) else { return };
+        self.stops_waiting(id);
+        if request.phase == Phase::Deciding {
+            self.leak_prefill(&request);
+        }
         self.count_leaving(request.phase == Phase::Deciding, request.phase == Phase::Streaming);
         if self.bug == Some(Bug::EndsAreLost) {
             return self.over(request);
@@ -343,12 +349,18 @@ impl World {
         self.over(request);
     }
 
-    fn over(&mut self, request: Request) {
+    fn over(&mut self, mut request: Request) {
+        self.prefill_ends(&mut request);
         if request.placed {
             self.envoys[request.at.envoy].vms[request.at.vm].placed -= 1;
         }
         self.check_over(&request);
-        self.request_over(request.session, request.landed);
+        if self.in_finals && request.decisions == [Counter::OverloadRefused] {
+            return self.final_refused(request.session, request.at.envoy);
+        }
+        let spilled = request.spilled;
+        let outcome = request.landed.map(|at| if spilled { Final::Elsewhere } else { Final::Served(at) });
+        self.request_over(request.session, outcome.unwrap_or(Final::Unserved));
     }
 
     pub(crate) fn keep(&mut self, request: Request) {

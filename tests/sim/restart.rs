@@ -1,7 +1,7 @@
 //! The service's death and its next life: a new `State` with a new epoch, with its workers from a file or declared again one by one.
 //! Polls and calls that were there are cut.
 
-use crate::envoy::Envoy;
+use crate::envoy::{Envoy, VmCell};
 use crate::faults::{Cost, Fault};
 use crate::service::Standing;
 use crate::world::{Event, World};
@@ -17,6 +17,11 @@ impl World {
         self.service.state = State::new(epoch, self.state_config());
         self.bindings_seen.clear();
         self.restart_costs();
+        if self.workers.iter().any(|worker| worker.drains) {
+            // Drains are forgotten with the rest.
+            self.workers.iter_mut().for_each(|worker| worker.drains = false);
+            self.cost_all(Cost::WorkerChanged);
+        }
         let keeps_file = self.service.keeps_file || !self.faults_on;
         for spec in self.service.declared.clone().into_values() {
             if keeps_file {
@@ -38,10 +43,13 @@ impl World {
     /// A binding survives the service: some Envoy has it in its pages, and nothing about it is under way. All others may move.
     fn restart_costs(&mut self) {
         for n in 0..self.sessions.len() {
-            let Some(id) = self.sessions[n].id else { continue };
-            let told = |envoy: &Envoy| envoy.vms.iter().all(|cell| cell.vm.reports.about(id).is_empty());
+            let ids: Vec<SessionId> = self.sessions[n].ids().collect();
+            let told = |envoy: &Envoy| {
+                let all = |cell: &VmCell| ids.iter().all(|id| cell.vm.reports.about(*id).is_empty());
+                envoy.vms.iter().all(all)
+            };
             let under_way = self.sessions[n].open > 0 || !self.envoys.iter().all(told);
-            if self.sessions[n].begun && (under_way || !self.is_kept(id)) {
+            if self.sessions[n].begun && (under_way || !ids.iter().all(|id| self.is_kept(*id))) {
                 self.cost(n, Cost::Restarted);
             }
         }

@@ -2,19 +2,19 @@
 //!
 //! Its death and its next life are in `restart.rs`.
 
-use crate::envoy::Discovered;
 use crate::faults::{Bug, Cost, Fault};
+use crate::plan::{OTHER_MODEL, OTHER_POOL, POOL};
+use crate::polls::Poll;
+use crate::waiting::Held;
 use crate::world::{Event, VmAt, World};
-use routing::config::Steering;
-use routing::contract::{
-    Entry, PoolInfo, Report, RouteReply, RouteRequest, Target, WATCH_HOLD_MS_MAX, WatchQuery, WatchReply,
-};
+use routing::contract::{Entry, PoolInfo, Report, RouteReply, RouteRequest, SessionRef, Target};
+use routing::demand::Demands;
 use routing::flow::RouteFailure;
-use routing::id::{Cursor, Epoch, PoolName, WorkerId};
-use routing::time::Millis;
+use routing::id::{Epoch, PoolName, SessionId, WorkerId};
+use routing::time::{Millis, Timestamp};
 use state_service::config::{OtherPools, ServiceConfig};
 use state_service::declare::WorkerSpec;
-use state_service::state::{Command, Effect, Limits, Reply, State, StateConfig, XdsResource, cluster_name};
+use state_service::state::{Command, Effect, Limits, Reply, State, StateConfig, Ticket};
 use std::collections::BTreeMap;
 
 /// Idle time of a binding.
@@ -31,13 +31,6 @@ pub(crate) enum Standing {
 }
 
 #[derive(Debug)]
-struct Poll {
-    at: VmAt,
-    call: u64,
-    query: WatchQuery,
-}
-
-#[derive(Debug)]
 pub(crate) struct Service {
     pub(crate) state: State,
     pub(crate) standing: Standing,
@@ -48,7 +41,11 @@ pub(crate) struct Service {
     /// Whether the next life finds the workers of this one.
     pub(crate) keeps_file: bool,
     pub(crate) declared: BTreeMap<WorkerId, WorkerSpec>,
-    polls: Vec<Poll>,
+    pub(crate) polls: Vec<Poll>,
+    /// Requests that wait for their slot.
+    pub(crate) held: BTreeMap<Ticket, Held>,
+    /// Response ids that this life was told of, when, and whose they are.
+    pub(crate) aliases: BTreeMap<SessionId, (Timestamp, SessionRef)>,
 }
 
 impl Service {
@@ -62,34 +59,65 @@ impl Service {
             keeps_file: true,
             declared: BTreeMap::new(),
             polls: Vec::new(),
+            held: BTreeMap::new(),
+            aliases: BTreeMap::new(),
         }
     }
 }
 
 impl World {
     pub(crate) fn state_config(&self) -> StateConfig {
-        let mut pool = PoolInfo::with_defaults(PoolName::parse("chat").unwrap());
+        let mut pools = vec![self.pool_info(POOL)];
+        if self.plan.extra.pools {
+            let models = vec![OTHER_MODEL.to_owned()];
+            pools.push(PoolInfo { models, ..self.pool_info(OTHER_POOL) });
+        }
+        let service = ServiceConfig { pools, other_pools: OtherPools::Refused, workers: Vec::new() };
+        StateConfig { service, limits: Limits { sessions_max: self.plan.sessions_max, ..Limits::SERVICE } }
+    }
+
+    fn pool_info(&self, name: &str) -> PoolInfo {
+        let mut pool = PoolInfo::with_defaults(PoolName::parse(name).unwrap());
         pool.policy = self.plan.policy;
         (pool.affinity, pool.rank) = (self.plan.affinity, self.plan.rank);
         // Short, so that bindings are touched; longer than any idle time of a run.
         pool.ttl_ms = TTL;
-        let service =
-            ServiceConfig { pools: vec![pool], other_pools: OtherPools::Refused, workers: Vec::new() };
-        StateConfig { service, limits: Limits { sessions_max: self.plan.sessions_max, ..Limits::SERVICE } }
+        if let Some(overload) = self.plan.extra.overload {
+            pool.in_flight_limit = Some(overload.limit);
+            (pool.on_overload, pool.on_all_overloaded) = (overload.on, overload.on_all);
+            pool.wait_ms = Millis(overload.wait);
+        }
+        pool
     }
 
     /// The only way to the state: every command is followed by the checks that concern it.
     pub(crate) fn apply(&mut self, command: Command) -> Reply {
+        self.apply_for(None, command)
+    }
+
+    /// The same for a question, which may have to wait for its answer.
+    pub(crate) fn apply_for(&mut self, asker: Option<(u64, u64)>, command: Command) -> Reply {
         let mut effects = Vec::new();
         let touches_bindings = matches!(command, Command::Route { .. } | Command::Report(_));
-        let evicted = self.service.state.counters().sessions_evicted;
+        let is_due = command == Command::Due;
+        let asked = if let Command::Route { request, .. } = &command { self.asks_about(request) } else { None };
+        let before = self.service.state.counters().clone();
         let reply = self.service.state.apply(self.service_now(), command, &mut effects);
-        for _ in evicted..self.service.state.counters().sessions_evicted {
+        let counters = self.service.state.counters();
+        let overloaded = counters.slots_overloaded - before.slots_overloaded;
+        let evicted = counters.sessions_evicted - before.sessions_evicted;
+        self.fired.count_many(Fault::SlotOverloaded, overloaded);
+        for _ in 0..evicted {
             self.fired.count(Fault::SessionEvicted);
             self.cost_all(Cost::Evicted);
             // One report may evict a session and bring it back, with whatever version.
             self.bindings_seen.clear();
         }
+        if let (Some(asker), Reply::Later(later)) = (asker, &reply) {
+            self.hold(asker, asked, *later);
+        }
+        self.answer_held(&effects, is_due);
+        self.check_waiting();
         if touches_bindings {
             self.check_state();
         }
@@ -97,6 +125,11 @@ impl World {
             self.wake_polls();
         }
         reply
+    }
+
+    fn asks_about(&self, request: &RouteRequest) -> Option<SessionId> {
+        let behind = || Some(self.service.aliases.get(&request.alias?)?.1.id);
+        request.session.map(|session| session.id).or_else(behind)
     }
 
     pub(crate) fn declare(&mut self, worker: usize) {
@@ -113,6 +146,7 @@ impl World {
     pub(crate) fn undeclare(&mut self, worker: usize) {
         let id = self.workers[worker].id.clone();
         self.workers[worker].declared = false;
+        self.workers[worker].drains = false;
         self.service.declared.remove(&id);
         if self.service.standing == Standing::Up {
             self.apply(Command::RemoveWorker { id });
@@ -122,6 +156,8 @@ impl World {
     pub(crate) fn stop_service(&mut self, standing: Standing) {
         self.service.standing = standing;
         self.service.life += 1;
+        self.service.aliases.clear();
+        self.cut_waiting(standing == Standing::Silent);
         for poll in std::mem::take(&mut self.service.polls) {
             self.after(1, Event::WatchAnswered { at: poll.at, call: poll.call, reply: None });
         }
@@ -137,21 +173,25 @@ impl World {
             Standing::Up => {}
         }
         let draw = self.rng.next();
-        let Reply::Route(reply) = self.apply(Command::Route { request: body, draw }) else {
-            return self.violate("a route is answered", "with something else");
-        };
-        self.check_route(&reply);
-        let lost = self.net().route_reply_lost;
-        if self.rng.per_mille(lost) {
-            return self.fired.count(Fault::RouteReplyLost);
+        let alias = body.alias;
+        let request_asked = self.spoil_demands(body);
+        match self.apply_for(Some((request, call)), Command::Route { request: request_asked, draw }) {
+            Reply::Route(reply) => {
+                if let Some(alias) = alias {
+                    self.check_alias(alias, &reply);
+                }
+                self.tell_route((request, call), &reply);
+            }
+            Reply::Later(_) => {}
+            other => self.violate("a route is answered", &format!("{other:?}")),
         }
-        let twice = self.net().reply_twice;
-        let copies = if self.rng.per_mille(twice) { 2 } else { 1 };
-        for copy in 0..copies {
-            let (delay, life) = (self.rng.within(1, 6) + copy * 3, Some(self.service.life));
-            let answer = Ok(Box::new(reply.clone()));
-            self.after(delay, Event::RouteAnswered { request, call, life, answer });
+    }
+
+    fn spoil_demands(&self, mut asked: RouteRequest) -> RouteRequest {
+        if self.bug == Some(Bug::DemandsAreDropped) {
+            asked.demands = Demands::default();
         }
+        asked
     }
 
     pub(crate) fn report_arrives(&mut self, at: VmAt, call: u64, mut report: Report) {
@@ -163,7 +203,7 @@ impl World {
             report.entries.extend(again);
         }
         self.spoil_touches(&mut report);
-        self.apply(Command::Report(report));
+        self.take_report(report);
         let lost = self.net().report_lost;
         if self.rng.per_mille(lost) {
             return self.fired.count(Fault::ReportReplyLost);
@@ -185,7 +225,7 @@ impl World {
     }
 
     /// When a reply arrives, and whether it does so again.
-    fn reply_delays(&mut self, twice: Fault, late: Fault) -> Vec<u64> {
+    pub(crate) fn reply_delays(&mut self, twice: Fault, late: Fault) -> Vec<u64> {
         let net = self.net();
         let mut delays = vec![self.rng.within(1, 6)];
         if self.rng.per_mille(net.reply_late) {
@@ -209,89 +249,6 @@ impl World {
         Some(again)
     }
 
-    pub(crate) fn watch_arrives(&mut self, at: VmAt, call: u64, query: WatchQuery) {
-        match self.service.standing {
-            Standing::Silent => return,
-            Standing::Refusing => return self.after(1, Event::WatchAnswered { at, call, reply: None }),
-            Standing::Up => {}
-        }
-        let hold = query.wait_ms.min(WATCH_HOLD_MS_MAX);
-        self.service.polls.push(Poll { at, call, query });
-        self.after(hold, Event::WatchHeld { call });
-        self.wake_polls();
-    }
-
-    pub(crate) fn watch_held(&mut self, call: u64) {
-        let Some(at) = self.service.polls.iter().position(|poll| poll.call == call) else { return };
-        let poll = self.service.polls.remove(at);
-        let (epoch, cursor, salt) = (self.service.state.epoch(), Cursor(poll.query.after), self.rng.next());
-        let nothing = WatchReply {
-            epoch,
-            cursor,
-            salt,
-            gap: false,
-            topology: None,
-            fleet: None,
-            moves: Vec::new(),
-            upload: false,
-        };
-        self.answer_poll(&poll, &nothing);
-    }
-
-    fn wake_polls(&mut self) {
-        for poll in std::mem::take(&mut self.service.polls) {
-            let (query, salt) = (poll.query.clone(), self.rng.next());
-            let mut effects = Vec::new();
-            match self.service.state.apply(self.service_now(), Command::Watch { query, salt }, &mut effects) {
-                Reply::Watch(Some(news)) => self.answer_poll(&poll, &news),
-                _ => self.service.polls.push(poll),
-            }
-        }
-    }
-
-    fn answer_poll(&mut self, poll: &Poll, news: &WatchReply) {
-        let lost = self.net().watch_lost;
-        let (at, call) = (poll.at, poll.call);
-        if self.rng.per_mille(lost) {
-            self.fired.count(Fault::WatchReplyLost);
-            return self.after(40, Event::WatchAnswered { at, call, reply: None });
-        }
-        for delay in self.reply_delays(Fault::WatchReplyTwice, Fault::WatchReplyLate) {
-            self.after(delay, Event::WatchAnswered { at, call, reply: Some(Box::new(news.clone())) });
-        }
-    }
-
-    pub(crate) fn xds_arrives(&mut self, envoy: usize, known: (Epoch, u64)) {
-        if self.service.standing != Standing::Up {
-            return;
-        }
-        let resource = match self.plan.steering {
-            Steering::Cluster => XdsResource::Cluster,
-            Steering::Endpoints => XdsResource::Endpoint(PoolName::parse("chat").unwrap()),
-        };
-        let node = self.envoys[envoy].node.clone();
-        let version = if known.0 == self.service.state.epoch() { known.1 } else { 0 };
-        if !self.envoys[envoy].by_files {
-            self.apply(Command::NodeAck { node, resource, version });
-        }
-        let state = &self.service.state;
-        // An Envoy of another life keeps what it has.
-        if state.is_gathering() && known.0 != Epoch(0) && known.0 != state.epoch() {
-            return;
-        }
-        if version == state.xds_version() {
-            return;
-        }
-        let clusters = state
-            .workers()
-            .flat_map(|worker| worker.endpoints().iter().enumerate().map(move |(n, e)| (worker.id(), n, e)))
-            .filter_map(|(id, n, endpoint)| Some((cluster_name(id, n), endpoint.resolved?.to_string())))
-            .collect();
-        let discovered = Discovered { epoch: state.epoch(), version: state.xds_version(), clusters };
-        let delay = self.rng.within(1, 6);
-        self.after(delay, Event::XdsAnswered { envoy, discovered: Box::new(discovered) });
-    }
-
     /// Two bad endpoints make one bad worker; each is asked by itself.
     pub(crate) fn probe(&mut self, worker: usize, healthy: bool) {
         if self.service.standing != Standing::Up || !self.workers[worker].declared {
@@ -309,6 +266,10 @@ impl World {
     }
 
     pub(crate) fn check_route(&mut self, reply: &RouteReply) {
+        if let Some(prefill) = &reply.prefill {
+            self.check_route(prefill);
+        }
+        self.check_newcomer(reply);
         let Some(target) = &reply.target else { return };
         let declared = self.service.declared.get(&target.worker);
         let in_range = declared.is_some_and(|spec| {

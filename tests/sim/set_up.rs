@@ -1,7 +1,9 @@
 //! What a plan becomes before the first event: declared workers, Envoys with their VMs, conversations, faults in the queue.
 
+use crate::chains::Chain;
 use crate::client::Session;
 use crate::envoy::{Discovered, Envoy, SharedData, VmCell};
+use crate::plan::{OTHER_MODEL, OTHER_POOL, POOL, POOL_HEADER};
 use crate::world::{Event, VmAt, World};
 use routing::config::{FilterConfig, Trust};
 use routing::hash::{Phase, rank_hash, session_id};
@@ -17,6 +19,9 @@ impl World {
             }
             let first = self.rng.within(1, 900);
             self.after(first, Event::Probe { worker });
+            if self.plan.extra.gauges {
+                self.after(first, Event::Scrape { worker });
+            }
         }
         for n in 0..self.plan.envoys {
             self.add_envoy(n);
@@ -31,9 +36,9 @@ impl World {
     }
 
     fn add_envoy(&mut self, n: usize) {
-        let mut config = FilterConfig::parse(b"{}").unwrap();
+        let mut config = self.filter_config();
         config.steering = self.plan.steering;
-        config.trust = if self.plan.trust { Trust::Callers } else { Trust::Nobody };
+        config.trust = if self.plan.trusts() { Trust::Callers } else { Trust::Nobody };
         config.served_header = self.plan.served_header;
         (config.page_count, config.page_bytes) = self.plan.pages;
         let node = format!("edge-{n}");
@@ -61,31 +66,69 @@ impl World {
         }
     }
 
+    fn filter_config(&self) -> FilterConfig {
+        let mut text = serde_json::json!({});
+        if self.plan.extra.pools {
+            text["pool_by"] = format!("header {POOL_HEADER}").into();
+        }
+        if self.plan.extra.chains > 0 {
+            text["response_ids"] = true.into();
+        }
+        FilterConfig::parse(text.to_string().as_bytes()).unwrap()
+    }
+
     fn add_session(&mut self, n: usize) {
+        let (chains, pools) = (self.plan.extra.chains, self.plan.extra.pools);
+        let chain = n > 1 && chains > 0 && self.rng.per_mille(chains);
+        let asks_for = match pools && !chain && self.rng.per_mille(400) {
+            true if self.rng.per_mille(500) => OTHER_MODEL,
+            true => OTHER_POOL,
+            false => POOL,
+        };
         let key = match n {
             0 => None,
             1 => Some("k".repeat(257)),
             _ => Some(format!("conversation-{n}-{}", self.rng.next())),
         };
-        let id = key.as_ref().filter(|key| key.len() <= 256);
-        let id = id.map(|key| session_id(b"", b"", "chat", Phase::Aggregated, key.as_bytes()));
-        let hash = key.as_ref().map_or(0, |key| rank_hash(key.as_bytes()).0);
-        let home = self.home_of();
-        self.sessions.push(Session {
-            home,
-            named: BTreeSet::new(),
+        let key = key.filter(|_| !chain);
+        let pool = if asks_for == POOL { POOL } else { OTHER_POOL };
+        let home = self.home_of(pool).filter(|_| !chain);
+        let session = Session { home, ..Session::new(key, asks_for, self.plan.extra.split, self.plan.turns) };
+        self.sessions.push(Session { chain: chain.then(Chain::default), ..session });
+        let first = self.rng.within(1500, 9000);
+        self.after(first, Event::Turn { session: n });
+    }
+}
+
+impl Session {
+    fn new(key: Option<String>, asks_for: &'static str, split: bool, turns: u64) -> Self {
+        let pool = if asks_for == POOL { POOL } else { OTHER_POOL };
+        // One conversation with two models is two sessions.
+        let place = if asks_for == pool { pool.to_owned() } else { format!("{pool}/{asks_for}") };
+        let split = split && pool == POOL;
+        let usable = key.as_ref().filter(|key| key.len() <= 256);
+        let id = |phase| usable.map(|key| session_id(b"", b"", &place, phase, key.as_bytes()));
+        Self {
+            id: id(if split { Phase::Decode } else { Phase::Aggregated }),
+            prefill_id: split.then(|| id(Phase::Prefill)).flatten(),
+            rank_hash: key.as_ref().map_or(0, |key| rank_hash(key.as_bytes()).0),
             key,
-            id,
-            rank_hash: hash,
-            turns_left: self.plan.turns,
+            pool,
+            asks_for,
+            chain: None,
+            tolerated: false,
+            ended: false,
+            home: None,
+            named: BTreeSet::new(),
+            turns_left: turns,
             begun: false,
             open: 0,
             landings: BTreeMap::new(),
+            prefill_landings: BTreeMap::new(),
             costs: BTreeSet::new(),
             finals_left: Vec::new(),
             finals: Vec::new(),
-        });
-        let first = self.rng.within(1500, 9000);
-        self.after(first, Event::Turn { session: n });
+            refusals: 0,
+        }
     }
 }

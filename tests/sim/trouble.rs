@@ -1,6 +1,7 @@
 //! Faults with a time of their own, as they begin and end, and which conversations each may cost their place.
 
 use crate::answer::by_envoy;
+use crate::client::Final;
 use crate::envoy::VmCell;
 use crate::faults::{Cost, Fault};
 use crate::plan::Timed;
@@ -42,6 +43,9 @@ impl World {
             Timed::WorkerRestarts { worker, lasts } => self.restart_worker(worker, lasts),
             Timed::WorkerJoins { worker } => self.join(worker),
             Timed::HostsVanish { envoy, worker, lasts } => self.hosts_vanish(envoy, worker, lasts),
+            Timed::WorkerDrains { worker, deadline, lasts } => self.drain(worker, deadline, lasts),
+            Timed::CacheFills { worker, lasts } => self.cache_fills(worker, lasts),
+            Timed::GaugesStop { worker } => self.gauges_stop(worker),
             Timed::EnvoyClockJumps { envoy, by_ms } => self.envoy_clock_jumps(envoy, by_ms),
             Timed::ServiceClockLeaps { by } => self.service_clock_leaps(by),
         }
@@ -209,8 +213,9 @@ impl World {
         self.after(BURIED_WITHIN, Event::CheckBuried { envoy, dead: gone });
         self.after(100, Event::Tick(VmAt { envoy, vm, life }));
         for id in dead {
+            self.stops_waiting(id);
             if let Some(request) = self.requests.remove(&id) {
-                self.request_over(request.session, None);
+                self.request_over(request.session, Final::Unserved);
             }
         }
     }
@@ -223,5 +228,6 @@ impl World {
         for worker in 0..self.workers.len() {
             self.heal(worker);
         }
+        self.stop_drains();
     }
 }

@@ -2,8 +2,14 @@
 
 use crate::plan::WorkerPlan;
 use routing::contract::{Engine, RankNumbering};
+use routing::hash::Phase;
 use routing::id::WorkerId;
 use state_service::declare::{self, WorkerSpec};
+
+/// Label of workers that repel.
+const TAINT: &str = "!spot";
+/// What a request asks for that goes to them all the same.
+pub(crate) const TOLERATES: &str = "spot";
 
 /// How a worker answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,13 +56,21 @@ pub(crate) struct Worker {
     /// It was declared with other ranks at the same address.
     pub(crate) regrown: bool,
     pub(crate) endpoints: Vec<Endpoint>,
+    /// Repels requests that do not ask for it.
+    pub(crate) tainted: bool,
+    /// It drains, as far as its operator knows.
+    pub(crate) drains: bool,
+    /// How full its cache is, in thousandths.
+    pub(crate) kv_permille: u32,
+    /// Nobody hears of its gauges.
+    pub(crate) silent: bool,
     plan: WorkerPlan,
     number: usize,
     moves: usize,
 }
 
 impl Worker {
-    pub(crate) fn new(number: usize, plan: WorkerPlan) -> Self {
+    pub(crate) fn new(number: usize, plan: WorkerPlan, tainted: bool) -> Self {
         let mut worker = Self {
             id: WorkerId::parse(&format!("w{number}")).unwrap(),
             mode: Mode::Accepts,
@@ -65,6 +79,10 @@ impl Worker {
             ranks_changed: false,
             regrown: false,
             endpoints: Vec::new(),
+            tainted,
+            drains: false,
+            kv_permille: 100,
+            silent: false,
             plan,
             number,
             moves: 0,
@@ -113,6 +131,19 @@ impl Worker {
         true
     }
 
+    pub(crate) const fn pool(&self) -> &'static str {
+        self.plan.pool
+    }
+
+    pub(crate) fn prefills(&self) -> bool {
+        self.plan.phase == Phase::Prefill
+    }
+
+    /// Its label `zone`.
+    pub(crate) const fn zone(&self) -> &'static str {
+        if self.number.is_multiple_of(2) { "a" } else { "b" }
+    }
+
     pub(crate) fn live_endpoints(&self) -> impl Iterator<Item = &Endpoint> {
         self.endpoints.iter().filter(|endpoint| !endpoint.retired)
     }
@@ -126,7 +157,14 @@ impl Worker {
                 })
             })
             .collect();
-        let body = serde_json::json!({"pool": "chat", "engine": self.plan.engine, "endpoints": endpoints});
+        let mut labels = serde_json::json!({"zone": self.zone()});
+        if self.tainted {
+            labels[TAINT] = "yes".into();
+        }
+        let body = serde_json::json!({
+            "pool": self.plan.pool, "engine": self.plan.engine, "phase": self.plan.phase, "labels": labels,
+            "endpoints": endpoints,
+        });
         declare::parse(body.to_string().as_bytes(), Some(self.id.as_str())).unwrap()
     }
 

@@ -3,19 +3,19 @@
 //! No IO, threads or real time. Messages wait in a map by (time, number), so that a run is the same each time.
 
 use crate::client::Session;
-use crate::envoy::{Discovered, Envoy, VmCell};
+use crate::envoy::{Envoy, VmCell};
+pub(crate) use crate::event::Event;
 use crate::faults::{Bug, Fired};
 use crate::invariants::Violation;
-use crate::plan::{CHAOS_ENDS, Net, Plan, Timed};
+use crate::plan::{CHAOS_ENDS, Net, Plan};
 use crate::request::Request;
 use crate::rng::Rng;
 use crate::service::{Service, Standing};
 use crate::worker::Worker;
-use routing::contract::{PageUpload, Report, RouteReply, RouteRequest, Target, WatchQuery, WatchReply};
-use routing::flow::{AnswerHead, Counter, PageChange, RouteFailure};
+use routing::contract::Target;
+use routing::flow::{Counter, RouteFailure};
 use routing::id::{Epoch, SessionId, Version};
 use routing::time::{Millis, Timestamp};
-use state_service::declare::WorkerSpec;
 use state_service::state::Command;
 use std::collections::BTreeMap;
 
@@ -34,6 +34,9 @@ const SETTLED: u64 = 4_000;
 /// One turn on each Envoy, its report and what the watch says of it.
 const FINALS: u64 = 4_000;
 
+/// Where slots are few, turns wait for one another: so many quarters of a second more.
+const FINALS_MORE: u32 = 120;
+
 /// A VM with nothing to say reports this often: until then a choice whose turn is over already counts as load.
 const HEARTBEAT: u64 = 6_500;
 /// An eighth of the pool's ttl: a pinned turn after it tells the service.
@@ -45,116 +48,6 @@ pub(crate) struct VmAt {
     pub(crate) envoy: usize,
     pub(crate) vm: usize,
     pub(crate) life: u64,
-}
-
-/// Something that happens at its time.
-#[derive(Debug)]
-pub(crate) enum Event {
-    Turn {
-        session: usize,
-    },
-    Request {
-        session: usize,
-        envoy: usize,
-        vm: usize,
-    },
-    ClientLeaves {
-        request: u64,
-    },
-    RouteArrives {
-        request: u64,
-        call: u64,
-        body: Box<RouteRequest>,
-    },
-    RouteAnswered {
-        request: u64,
-        call: u64,
-        life: Option<u64>,
-        answer: Result<Box<RouteReply>, RouteFailure>,
-    },
-    Answered {
-        request: u64,
-        dial: u32,
-        head: AnswerHead,
-    },
-    Refused {
-        request: u64,
-        dial: u32,
-    },
-    StreamEnds {
-        request: u64,
-        broken: bool,
-    },
-    Tick(VmAt),
-    ReportArrives {
-        at: VmAt,
-        call: u64,
-        report: Box<Report>,
-    },
-    ReportAnswered {
-        at: VmAt,
-        call: u64,
-        good: bool,
-    },
-    WatchArrives {
-        at: VmAt,
-        call: u64,
-        query: WatchQuery,
-    },
-    WatchAnswered {
-        at: VmAt,
-        call: u64,
-        reply: Option<Box<WatchReply>>,
-    },
-    WatchHeld {
-        call: u64,
-    },
-    PagesArrive {
-        at: VmAt,
-        call: u64,
-        upload: Box<PageUpload>,
-    },
-    PagesAnswered {
-        at: VmAt,
-        call: u64,
-        good: bool,
-    },
-    HostsBack {
-        envoy: usize,
-        addresses: Vec<String>,
-    },
-    CheckBuried {
-        envoy: usize,
-        dead: Epoch,
-    },
-    DeclaredAgain {
-        life: u64,
-        spec: Box<WorkerSpec>,
-    },
-    MovesAgain {
-        envoy: usize,
-        moves: Vec<PageChange>,
-    },
-    XdsPoll {
-        envoy: usize,
-    },
-    XdsArrives {
-        envoy: usize,
-        known: (Epoch, u64),
-    },
-    XdsAnswered {
-        envoy: usize,
-        discovered: Box<Discovered>,
-    },
-    Probe {
-        worker: usize,
-    },
-    Expire,
-    Fault(Timed),
-    Heal {
-        worker: usize,
-    },
-    ServiceIsBack,
 }
 
 /// What a run is worth.
@@ -194,6 +87,12 @@ pub(crate) struct World {
     trace: Option<Vec<String>>,
 }
 
+fn workers(plan: &Plan) -> Vec<Worker> {
+    let tainted = |n: usize| plan.extra.tainted == Some(n);
+    let all = plan.workers.iter().cloned().enumerate();
+    all.map(|(n, plan)| Worker::new(n, plan, tainted(n))).collect()
+}
+
 impl World {
     pub(crate) fn new(seed: u64, bug: Option<Bug>, traced: bool) -> Self {
         let plan = Plan::of(seed);
@@ -210,7 +109,7 @@ impl World {
                 Epoch(seed << 8 | 1),
                 state_service::state::StateConfig::new(state_service::config::ServiceConfig::without_file()),
             ),
-            workers: plan.workers.iter().cloned().enumerate().map(|(n, plan)| Worker::new(n, plan)).collect(),
+            workers: workers(&plan),
             sessions: Vec::new(),
             requests: BTreeMap::new(),
             bindings_seen: BTreeMap::new(),
@@ -270,9 +169,11 @@ impl World {
         }
         self.until(SETTLED);
         self.check_graves();
+        self.check_ended();
         self.until(LEASES);
         self.until_told();
         self.check_quiet();
+        self.check_overload();
         self.in_finals = true;
         // What a fault left split is seen until a touch of each side has met the other's binding.
         self.play_finals();
@@ -301,10 +202,16 @@ impl World {
     fn play_finals(&mut self) {
         for session in 0..self.sessions.len() {
             self.sessions[session].finals.clear();
+            self.sessions[session].refusals = 0;
             self.sessions[session].finals_left = (0..self.envoys.len()).collect();
             self.next_final(session);
         }
         self.until(FINALS);
+        for _ in 0..FINALS_MORE {
+            if !self.finals_over() {
+                self.until(250);
+            }
+        }
         self.check_served();
     }
 
@@ -371,6 +278,14 @@ impl World {
             }
             Event::Fault(fault) => self.fault(fault),
             Event::Heal { worker } => self.heal(worker),
+            Event::DrainOver { worker, life } => self.drain_over(worker, life),
+            Event::Resume { worker, life } => self.resume(worker, life),
+            Event::CacheClears { worker } => self.cache_clears(worker),
+            Event::Scrape { worker } => self.scrape(worker),
+            Event::Scraped { worker, endpoint, slots } => self.scraped(worker, endpoint, slots),
+            Event::WaitDue { life, ticket } => self.wait_due(life, ticket),
+            Event::WaiterGone { life, ticket } => self.waiter_gone(life, ticket),
+            Event::FinalAgain { session, envoy } => self.play_final(session, envoy),
             Event::ServiceIsBack => self.restart_service(),
         }
     }
