@@ -1,8 +1,8 @@
 //! Config files, right and wrong.
 
-use super::{OtherPools, ServiceConfig, parse};
+use super::{OtherPools, ServiceConfig, fields, parse};
 use expect_test::{Expect, expect};
-use routing::contract::{Affinity, Policy, RankChoice, RankPick, Ranks};
+use routing::contract::{Affinity, OnAllOverloaded, OnOverload, Policy, RankChoice, RankPick, Ranks};
 use routing::time::Millis;
 use serde_json::{Value, json};
 
@@ -59,6 +59,41 @@ fn a_soft_or_direct_pool_says_how_and_the_rest_has_defaults() {
 }
 
 #[test]
+fn a_pool_says_what_becomes_of_overloaded_turns() {
+    let file = json!({ "pools": [
+        { "name": "a", "models": ["m", "b", "m"], "in_flight_limit": 0 },
+        { "name": "b", "on_overload": "wait", "wait_ms": 0, "on_all_overloaded": "refuse", "in_flight_limit": 64 },
+        { "name": "c", "on_overload": "refuse", "wait_ms": 2000 },
+    ]});
+    let config = parse(file.to_string().as_bytes()).unwrap();
+    let said = config
+        .pools
+        .iter()
+        .map(|p| (p.on_overload, p.wait_ms.0, p.on_all_overloaded, p.in_flight_limit, p.models.join(" ")));
+    let expected = [
+        (OnOverload::Spill, 2000, OnAllOverloaded::LeastLoaded, None, "b m".to_owned()),
+        (OnOverload::Wait, 0, OnAllOverloaded::Refuse, Some(64), String::new()),
+        (OnOverload::Refuse, 2000, OnAllOverloaded::LeastLoaded, None, String::new()),
+    ];
+    assert_eq!(said.collect::<Vec<_>>(), expected);
+}
+
+/// The documentation is written from the table, so each default in it must be the parser's.
+#[test]
+fn a_pool_that_spells_out_the_table_s_defaults_is_one_that_says_nothing() {
+    let mut spelt = json!({ "name": "a" });
+    for field in fields().iter().filter(|field| field.parent() == "pools[]") {
+        if let Ok(default) = serde_json::from_str::<Value>(&field.default_text()) {
+            spelt[field.name()] = default;
+        }
+    }
+    assert!(spelt.as_object().unwrap().len() > 10, "{spelt}");
+    let of = |pool: &Value| parse(json!({ "pools": [pool] }).to_string().as_bytes()).unwrap().pools;
+    assert_eq!(of(&spelt), of(&json!({ "name": "a" })));
+    assert_eq!(of(&spelt)[0], routing::contract::PoolInfo::with_defaults(of(&spelt)[0].name.clone()));
+}
+
+#[test]
 fn every_fault_is_told_at_once_with_its_path() {
     refused(
         &json!({
@@ -81,7 +116,7 @@ fn every_fault_is_told_at_once_with_its_path() {
             pools[0].policy: "fastest" is not known (allowed: least_loaded, session_hash, round_robin, random, power_of_two, device_aware, direct)
             pools[0].affinity: "warm" is not known (allowed: hard, soft, off)
             pools[0].ttl_s: 0 is out of range (allowed: a whole number in 1..=31536000)
-            pools[1].ttl: unknown field (allowed: name, policy, affinity, ttl_s, device_ratio, rank, rank_pick, soft_margin_percent)
+            pools[1].ttl: unknown field (allowed: name, policy, affinity, ttl_s, device_ratio, rank, rank_pick, soft_margin_percent, on_overload, wait_ms, on_all_overloaded, in_flight_limit, models)
             pools[1].name: a is listed twice (allowed: each name once)
             pools[2].name: is missing (allowed: a pool name)
             pools[2].ttl_s: 31536001 is out of range (allowed: a whole number in 1..=31536000)

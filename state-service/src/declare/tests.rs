@@ -229,3 +229,18 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn only_sglang_reads_a_rank_in_the_body() {
+    let of = |engine: &str, rank_in: &str| {
+        let json = json!({"engine": engine, "rank_in": rank_in, "engine_version": "0.5.9", "in_flight_limit": 64,
+            "endpoints": [{"address": "a:1"}]});
+        parse(json.to_string().as_bytes(), Some("w1"))
+    };
+    let old = of("sglang", "body").unwrap();
+    assert_eq!((old.rank_in, old.in_flight_limit), (routing::contract::RankIn::Body, Some(64)));
+    assert_eq!(parse(old.to_json().to_string().as_bytes(), None).unwrap(), old, "read back unchanged");
+    assert_eq!(of("vllm", "header").unwrap().engine_version.as_deref(), Some("0.5.9"));
+    let fault = of("vllm", "body").unwrap_err().to_string();
+    assert_eq!(fault, "rank_in: only sglang reads a rank in the body (allowed: header)");
+}

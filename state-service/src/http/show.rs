@@ -78,6 +78,11 @@ pub fn pool(pool: &PoolInfo, workers: usize) -> Value {
         "rank": pool.rank,
         "rank_pick": pool.rank_pick,
         "soft_margin_percent": pool.soft_margin_percent,
+        "on_overload": pool.on_overload,
+        "wait_ms": pool.wait_ms,
+        "on_all_overloaded": pool.on_all_overloaded,
+        "in_flight_limit": pool.in_flight_limit,
+        "models": pool.models,
         "workers": workers,
     })
 }

@@ -67,7 +67,8 @@ impl Service {
     pub fn show_pools(&self) -> Vec<Value> {
         let state = self.lock();
         let members = |pool| state.workers().filter(|worker| worker.spec().pool == pool).count();
-        state.pools().map(|pool| show::pool(pool, members(pool.name.clone()))).collect()
+        let pools = state.pools_with_models();
+        pools.iter().map(|pool| show::pool(pool, members(pool.name.clone()))).collect()
     }
 
     /// What one Envoy may use now, and states and load.

@@ -39,12 +39,9 @@ impl Worker {
         self.load.requests_on(slot).saturating_add(self.gauges.waiting_on(slot.rank()))
     }
 
-    /// Whether a slot of it is overloaded. The slot without a rank is when the worker as a whole is.
+    /// Whether a slot of it is overloaded. Where the worker as a whole is, each of its slots is.
     pub(super) fn is_overloaded(&self, slot: Slot) -> bool {
-        match slot.rank() {
-            Some(rank) => self.overload.is_marked(Some(rank)),
-            None => self.all_overloaded(),
-        }
+        self.all_overloaded() || slot.rank().is_some_and(|rank| self.overload.is_marked(Some(rank)))
     }
 
     /// Whether anything there is overloaded: most workers are not, and need no closer look.
@@ -77,7 +74,9 @@ impl Worker {
     /// Judges a slot, and the worker as a whole; how many of them became overloaded, and how many ceased to be.
     fn judge(&mut self, rank: Option<Rank>) -> Turned {
         let mut turned = Turned::default();
-        for rank in rank.filter(|rank| self.has_rank(Some(*rank))).map(Some).into_iter().chain([None]) {
+        // A worker that has one rank now may have had several when a slot was counted.
+        let rank = self.slot_of(rank).rank().filter(|rank| self.has_rank(Some(*rank)));
+        for rank in rank.map(Some).into_iter().chain([None]) {
             let signs = self.signs(rank);
             if self.overload.judge(rank, signs) {
                 let now_overloaded = u64::from(self.overload.is_marked(rank));
@@ -91,11 +90,19 @@ impl Worker {
     fn signs(&self, rank: Option<Rank>) -> Signs {
         let (in_flight, ranks) = match rank {
             Some(_) => (self.load.requests_on(self.slot_of(rank)), 1),
-            None => (self.load.requests(), self.spec.rank_count()),
+            None => (self.spread_requests(), self.spec.rank_count()),
         };
         let limit = self.in_flight_limit.map(|limit| u64::from(limit).saturating_mul(ranks.into()));
         let kv_permille = self.gauges.on(rank).and_then(|told| told.kv_permille);
         Signs { in_flight, limit, kv_permille }
+    }
+
+    /// What fills the worker as a whole: everything, once the engine spreads requests over its ranks. Where each request has
+    /// a rank, the ranks tell.
+    fn spread_requests(&self) -> u64 {
+        let every_request_has_a_rank =
+            self.spec.rank_count() > 1 && self.load.requests_on(self.slot_of(None)) == 0;
+        if every_request_has_a_rank { 0 } else { self.load.requests() }
     }
 }
 

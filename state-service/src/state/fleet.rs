@@ -83,6 +83,22 @@ impl State {
         Ok(())
     }
 
+    /// All pools, by name, each with the models of its workers beside its own.
+    #[must_use]
+    pub fn pools_with_models(&self) -> Vec<PoolInfo> {
+        let mut pools = self.pools.clone();
+        for worker in self.workers.iter().filter(|worker| !worker.spec.models.is_empty()) {
+            if let Some(pool) = pools.get_mut(&worker.spec.pool) {
+                pool.models.extend_from_slice(&worker.spec.models);
+            }
+        }
+        pools.values_mut().for_each(|pool| {
+            pool.models.sort_unstable();
+            pool.models.dedup();
+        });
+        pools.into_values().collect()
+    }
+
     /// Pools that sprang up go with their last worker, so that names do not pile up.
     fn drop_empty_pools(&mut self) {
         if self.config.service.other_pools == OtherPools::Refused {

@@ -178,12 +178,13 @@ impl State {
             let Some((ticket, waiter)) = self.waiting.take_first(slot) else { return };
             self.counters.wait_cleared += 1;
             self.answer_waiter(now, ticket, waiter, out);
-            self.judge_touched();
         }
     }
 
+    /// Where it goes counts before the next one is looked at.
     fn answer_waiter(&mut self, now: Timestamp, ticket: Ticket, waiter: Waiter, out: &mut Vec<Effect>) {
         let reply = Box::new(self.route(now, waiter.request, waiter.draw));
         out.push(Effect::Answer { ticket, reply });
+        self.judge_touched();
     }
 }

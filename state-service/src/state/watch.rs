@@ -90,7 +90,7 @@ impl State {
         let version = self.topology_version(node);
         let node = self.nodes.by_name(node);
         let workers = self.workers.iter().filter_map(|worker| seen_by(node, worker)).collect();
-        Topology { version, pools: self.pools.values().cloned().collect(), workers }
+        Topology { version, pools: self.pools_with_models(), workers }
     }
 
     pub(super) fn node_ack(&mut self, now: Timestamp, node: &str, resource: XdsResource, version: u64) {

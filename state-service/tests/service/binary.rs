@@ -113,6 +113,44 @@ fn hash_prints_what_filter_and_service_compute() {
     assert_ne!(String::from_utf8(scoped.stdout).unwrap(), expected);
 }
 
+#[tokio::test]
+async fn explain_prints_what_would_become_of_a_request() {
+    let dir = tempfile::tempdir().unwrap();
+    let token = token_file(dir.path(), "0123456789abcdef");
+    let service =
+        Rankpin::start(dir.path(), &["--token-file", token.to_str().unwrap(), "--probe-interval-ms", "0"])
+            .await;
+    let put = client().put(format!("{}/v1/workers/w1", service.control)).bearer_auth("0123456789abcdef");
+    let worker = json!({"endpoints": [{"address": "127.0.0.1:9", "dp_start": 4, "dp_size": 4}]});
+    assert!(put.body(worker.to_string()).send().await.unwrap().status().is_success());
+    let (config, body) = (dir.path().join("filter.json"), dir.path().join("body.json"));
+    std::fs::write(&config, r#"{"session": {"sources": ["header:x-session-id", "body:/conversation"]}}"#)
+        .unwrap();
+    std::fs::write(&body, r#"{"conversation": "session-1"}"#).unwrap();
+    let explain = |more: &[&str]| {
+        let mut args =
+            vec!["explain", "--service", &service.control, "--token-file", token.to_str().unwrap()];
+        args.extend(["--config", config.to_str().unwrap()].iter().chain(more));
+        dies_with_us(rankpin().args(&args)).output().unwrap()
+    };
+    let id = routing::hash::session_id(b"", b"", "default", routing::hash::Phase::Aggregated, b"session-1");
+    let expected = format!(
+        "key      header:x-session-id (session {id})\npool     default (aggregated)\noutcome  held\nchoice   w1 rank 5\nreason   least_loaded\n\n\
+         WORKER  RANK  STATE    LOAD  SCORE  LEFT OUT BY\nw1      5     joining  0     0\n"
+    );
+    let output = explain(&["--header", "X-Session-Id: session-1"]);
+    assert_eq!(String::from_utf8(output.stdout).unwrap(), expected, "{:?}", String::from_utf8(output.stderr));
+    let output = explain(&["--body", body.to_str().unwrap(), "--json"]);
+    let shown: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(shown["key"], json!({"source": "body:/conversation", "session": id}), "{shown}");
+    let wrong = explain(&["--pool", "a b"]);
+    let said = String::from_utf8(wrong.stderr).unwrap();
+    assert!(wrong.status.code() == Some(2) && said.contains("pool: "), "{said}");
+    let nobody = run(&["explain", "--service", "http://127.0.0.1:9"]);
+    assert_eq!(nobody.status.code(), Some(1), "{nobody:?}");
+    assert!(refused(&["explain", "--header", "nonsense"]).contains("is not 'name: value'"));
+}
+
 #[test]
 fn what_cannot_be_served_is_refused_in_one_sentence() {
     let dir = tempfile::tempdir().unwrap();

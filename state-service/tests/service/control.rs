@@ -72,16 +72,22 @@ async fn ready_needs_a_worker_and_no_stop() {
 
 #[tokio::test]
 async fn pools_and_topology_show_what_is_declared() {
-    let api = Api::configured(&json!({"pools": [{"name": "chat", "policy": "session_hash", "ttl_s": 60}]}));
-    api.put("w", &json!({"pool": "chat", "endpoints": [{"address": "10.0.0.1:8000"}]})).await;
+    let api = Api::configured(&json!({"pools": [
+        {"name": "chat", "policy": "session_hash", "ttl_s": 60, "models": ["tiny", "small"]}
+    ]}));
+    let worker =
+        json!({"pool": "chat", "endpoints": [{"address": "10.0.0.1:8000"}], "models": ["tiny", "lora"]});
+    api.put("w", &worker).await;
     let pools = api.control(Method::GET, "/v1/pools", "").await.json();
     let expected = json!({"pools": [{
         "name": "chat", "policy": "session_hash", "affinity": "hard", "ttl_s": 60, "device_ratio": 8,
-        "rank": "auto", "rank_pick": "hash", "soft_margin_percent": 150, "workers": 1,
+        "rank": "auto", "rank_pick": "hash", "soft_margin_percent": 150, "on_overload": "spill",
+        "wait_ms": 2000, "on_all_overloaded": "least_loaded", "in_flight_limit": null, "models": ["lora", "small", "tiny"], "workers": 1,
     }]});
     assert_eq!(pools, expected);
     let topology = api.control(Method::GET, "/v1/topology", "").await.json();
     assert_eq!(topology["topology"]["workers"][0]["id"], "w");
+    assert_eq!(topology["topology"]["pools"][0]["models"], json!(["lora", "small", "tiny"]));
     assert_eq!(topology["fleet"]["workers"][0]["state"], "joining");
     let unknown = api.control(Method::GET, "/v1/topology?nod=x", "").await;
     assert_eq!(unknown.status, StatusCode::BAD_REQUEST, "a mistyped name is not ignored");

@@ -10,4 +10,5 @@ mod listener;
 mod pages;
 mod probes;
 mod restart;
+mod scrapes;
 mod support;
