@@ -114,18 +114,24 @@ impl World {
     /// Where a placed request may be dialled: nowhere outside its pool, at no prefill worker, and at none that it excludes.
     pub(crate) fn check_targets(&mut self, request: &Request, addresses: &[String]) {
         let session = &self.sessions[request.session];
-        let (pool, tolerated) = (session.pool, session.tolerated || request.named.is_some() || session.home.is_some());
+        let (pool, tolerated) =
+            (session.pool, session.tolerated || request.named.is_some() || session.home.is_some());
         let mut found = None;
         for (nth, address) in addresses.iter().enumerate() {
             let Some(worker) = self.worker_at(address) else { continue };
             if worker.pool() != pool || worker.prefills() {
-                found = Some(("a request stays in its pool and half", format!("{} serves {pool}", worker.id)));
+                found =
+                    Some(("a request stays in its pool and half", format!("{} serves {pool}", worker.id)));
             }
             if request.demand.as_ref().is_some_and(|demand| !demand.allows(worker, address)) {
-                let what = format!("{address} of {}: {:?}, {:?}", worker.id, request.demand, request.decisions);
+                let what =
+                    format!("{address} of {}: {:?}, {:?}", worker.id, request.demand, request.decisions);
                 found = Some(("an excluded slot is not used", what));
             }
-            if worker.tainted && (nth > 0 || !tolerated) && !request.demand.as_ref().is_some_and(|d| d.spot) {
+            if worker.tainted
+                && (nth > 0 && *address != addresses[0] || !tolerated)
+                && !request.demand.as_ref().is_some_and(|d| d.spot)
+            {
                 let what = format!("{address} of {}, entry {nth}, {:?}", worker.id, request.decisions);
                 found = Some(("who repels others is left alone", what));
             }
@@ -143,9 +149,10 @@ impl World {
             [Counter::SessionKeyMissing | Counter::AffinityOff | Counter::SessionHash | Counter::Spilled]
         );
         let directory = &self.envoys[request.at.envoy].vms[request.at.vm].vm.directory;
-        let first = addresses.first().filter(|_| spread);
+        let first = addresses.first().filter(|_| spread && request.routes == 0);
         let known = first.zip(directory.as_ref()).and_then(|(at, directory)| directory.dialled(at));
-        let shut = known.filter(|(worker, _)| matches!(worker.state, WorkerState::Draining | WorkerState::Down));
+        let shut =
+            known.filter(|(worker, _)| matches!(worker.state, WorkerState::Draining | WorkerState::Down));
         if let Some(id) = shut.map(|(worker, _)| worker.id.to_string()) {
             self.violate("newcomers go to open workers", &format!("{id}: {:?}", request.decisions));
         }

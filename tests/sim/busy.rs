@@ -98,11 +98,21 @@ impl World {
         let full = self.workers[worker].kv_permille >= FULL;
         let most = if self.faults_on { 3 } else { 1 };
         let waiting = u32::try_from(self.rng.below(most)).unwrap();
-        let shown = |rank| SlotGauges { rank, running: 1, waiting, kv_permille: Some(if full { FULL } else { ROOMY }) };
-        let ranks = |(start, size, of): (u32, u32, u32)| -> Vec<SlotGauges> {
-            if of > 1 { (start..start + size).map(|rank| shown(Some(Rank(rank)))).collect() } else { vec![shown(None)] }
+        let shown = |rank| SlotGauges {
+            rank,
+            running: 1,
+            waiting,
+            kv_permille: Some(if full { FULL } else { ROOMY }),
         };
-        let endpoints: Vec<_> = self.workers[worker].live_endpoints().map(|e| (e.start, e.size, e.of.1)).collect();
+        let ranks = |(start, size, of): (u32, u32, u32)| -> Vec<SlotGauges> {
+            if of > 1 {
+                (start..start + size).map(|rank| shown(Some(Rank(rank)))).collect()
+            } else {
+                vec![shown(None)]
+            }
+        };
+        let endpoints: Vec<_> =
+            self.workers[worker].live_endpoints().map(|e| (e.start, e.size, e.of.1)).collect();
         for (endpoint, one) in endpoints.into_iter().enumerate() {
             let slots = ranks(one);
             self.after(delay, Event::Scraped { worker, endpoint, slots });

@@ -34,6 +34,9 @@ impl World {
     pub(crate) fn hang_on(&mut self, request: &mut Request) {
         let Some(chain) = &self.sessions[request.session].chain else { return };
         request.alias = chain.last.as_deref().map(alias_of);
+        let shared = &self.envoys[request.at.envoy].shared;
+        let page = request.alias.and_then(|alias| shared.record(alias));
+        request.alias_known = page.is_some_and(|record| record.aliased().is_some());
         let last = chain.last.clone();
         request.fetches = last.is_some() && !self.in_finals && self.rng.per_mille(150);
         let path = match &last {
@@ -49,6 +52,7 @@ impl World {
             // Whatever an earlier try was called, nobody heard of it.
             let session = &mut self.sessions[request.session];
             (session.id, session.rank_hash) = (None, 0);
+            session.landings.clear();
         }
     }
 
@@ -59,7 +63,8 @@ impl World {
             self.fired.count(Fault::BodyMissing);
             request.bodiless = true;
             self.cost(request.session, Cost::ChainBroken);
-            let (next, effects) = self.step(request, |flow, env, head, out| flow.body_missing(env, head, out));
+            let (next, effects) =
+                self.step(request, |flow, env, head, out| flow.body_missing(env, head, out));
             return self.carry_out(request, effects, next);
         }
         let at = self.rng.below(body.len());
@@ -80,7 +85,11 @@ impl World {
         }
         let named = match effect {
             Effect::Route { request, .. } => request.session.filter(|_| request.alias.is_none()),
-            Effect::Page(PageChange::Put(record)) if matches!(record.certainty, Certainty::Bound | Certainty::Held) => {
+            // Of two halves the page does not say which is which.
+            Effect::Page(PageChange::Put(record))
+                if !self.plan.extra.split
+                    && matches!(record.certainty, Certainty::Bound | Certainty::Held) =>
+            {
                 Some(SessionRef { id: record.id, rank_hash: record.rank_hash })
             }
             _ => None,
@@ -114,11 +123,12 @@ impl World {
 
     /// Nobody knew the answer that this turn named: nobody had been told, then.
     pub(crate) fn chain_broke(&mut self, request: &Request) {
-        let Some(alias) = request.alias else { return };
+        if request.alias.is_none() {
+            return;
+        }
         self.fired.count(Fault::ResponseIdUnknown);
         self.cost(request.session, Cost::ChainBroken);
-        let page = self.envoys[request.at.envoy].shared.record(alias);
-        if page.is_some_and(|record| record.aliased().is_some()) && !request.bodiless {
+        if request.alias_known && !request.bodiless {
             self.violate("a response id that was learned is known", "its page has it");
         }
     }
@@ -139,7 +149,8 @@ impl World {
                 }
                 Entry::Released { session, version, .. } => {
                     let view = self.service.state.session(self.service_now(), session.id);
-                    let bound = view.filter(|view| view.state == SessionState::Bound && view.version > *version);
+                    let bound =
+                        view.filter(|view| view.state == SessionState::Bound && view.version > *version);
                     if let Some(view) = bound {
                         if self.bug == Some(Bug::ReleasesAreNotFenced) {
                             *version = view.version;

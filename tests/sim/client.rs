@@ -51,7 +51,7 @@ pub(crate) struct Session {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Final {
     Served(Landing),
-    /// Its slot was busy: served elsewhere this once.
+    /// Its slot was busy, or nobody knows its session: served anywhere this once.
     Elsewhere,
     Unserved,
 }
@@ -63,6 +63,11 @@ impl Session {
     /// All ids under which it is kept.
     pub(crate) fn ids(&self) -> impl Iterator<Item = SessionId> {
         self.id.into_iter().chain(self.prefill_id)
+    }
+
+    /// It hung on an answer that nobody knew: its requests belong to no session any more.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.chain.is_some() && self.costs.contains(&Cost::ChainBroken)
     }
 
     /// On how many Envoys its last turn was served.

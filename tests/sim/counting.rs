@@ -23,11 +23,7 @@ impl World {
                 self.placed(request, counter);
             }
             C::Released => self.session_ended(request.session),
-            C::Committed
-            | C::BreakerOpen
-            | C::RouteFailed(_)
-            | C::ExactRefused
-            | C::StreamBroken => {}
+            C::Committed | C::BreakerOpen | C::RouteFailed(_) | C::ExactRefused | C::StreamBroken => {}
             C::ClusterMissing if request.outran => {}
             C::RolledBack => self.cost(request.session, Cost::RolledBack),
             C::ClusterMissing

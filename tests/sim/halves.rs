@@ -61,7 +61,9 @@ impl World {
             Some((n, worker.clone(), endpoint.clone()))
         });
         let pool = self.sessions[request.session].pool;
-        let Some((n, worker, endpoint)) = found.filter(|(_, worker, _)| worker.prefills() && worker.pool() == pool) else {
+        let Some((n, worker, endpoint)) =
+            found.filter(|(_, worker, _)| worker.prefills() && worker.pool() == pool)
+        else {
             return self.violate("only prefill workers prefill", &format!("{address} for {pool}"));
         };
         if let Some(demand) = &request.demand
@@ -81,7 +83,8 @@ impl World {
     /// An engine accepted the turn: so its prefill half is where it was before.
     pub(crate) fn prefill_landed(&mut self, request: &Request) {
         let Some((worker, rank)) = request.prefill else { return };
-        let keyed = self.sessions[request.session].prefill_id.is_some() && self.plan.affinity == Affinity::Hard;
+        let keyed =
+            self.sessions[request.session].prefill_id.is_some() && self.plan.affinity == Affinity::Hard;
         let stores = self.plan.policy != routing::contract::Policy::SessionHash;
         if request.prefill_loose || !keyed || !stores || request.demand.is_some() {
             return;

@@ -54,15 +54,18 @@ impl World {
                 let waits = self.plan.extra.overload.is_some_and(|overload| overload.on == OnOverload::Wait);
                 worker.state != WorkerState::Down
                     && record.rank.is_none_or(|rank| ranks.contains(&rank.0))
-                    && !(waits && worker.is_overloaded(record.rank.or_else(|| worker.hashed_rank(record.rank_hash))))
+                    && !(waits
+                        && worker.is_overloaded(record.rank.or_else(|| worker.hashed_rank(record.rank_hash))))
             })
     }
 
     /// What the cache alone must place is placed by it alone, or refused by it.
     pub(crate) fn check_pinned(&mut self, request: &Request, pinned: bool) {
         use Counter as C;
-        let alone =
-            matches!(request.decisions[..], [C::Pinned | C::Spilled | C::OverloadRefused | C::NamedRefused | C::ModelUnknown]);
+        let alone = matches!(
+            request.decisions[..],
+            [C::Pinned | C::Spilled | C::OverloadRefused | C::NamedRefused | C::ModelUnknown]
+        );
         if pinned && (request.routes > 0 || !alone) {
             let made = format!("{} calls, {:?}", request.routes, request.decisions);
             self.violate("a pinned turn makes no call", &made);
@@ -142,7 +145,10 @@ impl World {
         if request.responded {
             self.check_refusal(request);
         }
-        let routed = self.plan.policy == Policy::SessionHash && request.routes > 0 && request.alias.is_none() && !request.dry;
+        let routed = self.plan.policy == Policy::SessionHash
+            && request.routes > 0
+            && request.alias.is_none()
+            && !request.dry;
         if routed {
             self.violate("session_hash never asks", &format!("{} calls", request.routes));
         }

@@ -52,7 +52,8 @@ impl World {
         for poll in std::mem::take(&mut self.service.polls) {
             let (query, salt) = (poll.query.clone(), self.rng.next());
             let mut effects = Vec::new();
-            let reply = self.service.state.apply(self.service_now(), Command::Watch { query, salt }, &mut effects);
+            let reply =
+                self.service.state.apply(self.service_now(), Command::Watch { query, salt }, &mut effects);
             self.answer_held(&effects, false);
             match reply {
                 Reply::Watch(Some(news)) => self.answer_poll(&poll, &news),

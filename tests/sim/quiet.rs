@@ -122,8 +122,8 @@ impl World {
     pub(crate) fn check_touched(&mut self) {
         let envoys = self.envoys.len();
         let idle = |session: &Session| {
-            // One that is refused at every Envoy is not in use.
-            if session.finals_served() < envoys {
+            // One that is refused at every Envoy is not in use, nor is one that nobody finds any more.
+            if session.finals_served() < envoys || session.is_lost() {
                 return None;
             }
             let view = self.service.state.session(self.service_now(), session.id?)?;
@@ -140,7 +140,7 @@ impl World {
         let mut found = None;
         // What an Envoy refuses it does not touch, so its record may be as old as it likes.
         let served = |s: &Session| s.finals_served() == self.envoys.len();
-        let judged = |s: &Session| served(s) && !may_last(&s.costs);
+        let judged = |s: &Session| served(s) && !s.is_lost() && !may_last(&s.costs);
         for (n, session) in self.sessions.iter().enumerate().filter(|(_, session)| judged(session)) {
             let view = session.id.and_then(|id| self.service.state.session(self.service_now(), id));
             let Some(view) = view.filter(|view| view.state == SessionState::Bound) else { continue };

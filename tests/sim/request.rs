@@ -76,6 +76,8 @@ pub(crate) struct Request {
     pub(crate) lost: bool,
     /// What names the answer it hangs on.
     pub(crate) alias: Option<SessionId>,
+    /// This Envoy knew whose answer that is when the request came.
+    pub(crate) alias_known: bool,
     /// It asks for a stored answer.
     pub(crate) fetches: bool,
     pub(crate) body: Option<Vec<u8>>,
@@ -125,6 +127,7 @@ impl Request {
             dry: false,
             lost: false,
             alias: None,
+            alias_known: false,
             fetches: false,
             body: None,
             bodiless: false,
@@ -216,7 +219,8 @@ impl World {
         let now = self.envoy_now(request.at.envoy);
         let blind = self.bug == Some(Bug::SecondVmSeesNoPages) && request.at.vm == 1;
         let envoy = &mut self.envoys[request.at.envoy];
-        let view = View { headers: &request.headers, shared: &envoy.shared, blind, body: request.body.is_some() };
+        let view =
+            View { headers: &request.headers, shared: &envoy.shared, blind, body: request.body.is_some() };
         let vm = &mut envoy.vms[request.at.vm].vm;
         let mut env = Env { config: &envoy.config, vm, now };
         let result = step(&mut request.flow, &mut env, &view, &mut out);
@@ -358,7 +362,7 @@ impl World {
         if self.in_finals && request.decisions == [Counter::OverloadRefused] {
             return self.final_refused(request.session, request.at.envoy);
         }
-        let spilled = request.spilled;
+        let spilled = request.spilled || request.is_keyless();
         let outcome = request.landed.map(|at| if spilled { Final::Elsewhere } else { Final::Served(at) });
         self.request_over(request.session, outcome.unwrap_or(Final::Unserved));
     }

@@ -69,8 +69,9 @@ impl World {
     pub(crate) fn state_config(&self) -> StateConfig {
         let mut pools = vec![self.pool_info(POOL)];
         if self.plan.extra.pools {
-            let models = vec![OTHER_MODEL.to_owned()];
-            pools.push(PoolInfo { models, ..self.pool_info(OTHER_POOL) });
+            // One that names none would serve whatever is asked for.
+            pools[0].models = vec!["chat-8b".to_owned()];
+            pools.push(PoolInfo { models: vec![OTHER_MODEL.to_owned()], ..self.pool_info(OTHER_POOL) });
         }
         let service = ServiceConfig { pools, other_pools: OtherPools::Refused, workers: Vec::new() };
         StateConfig { service, limits: Limits { sessions_max: self.plan.sessions_max, ..Limits::SERVICE } }
@@ -100,7 +101,8 @@ impl World {
         let mut effects = Vec::new();
         let touches_bindings = matches!(command, Command::Route { .. } | Command::Report(_));
         let is_due = command == Command::Due;
-        let asked = if let Command::Route { request, .. } = &command { self.asks_about(request) } else { None };
+        let asked =
+            if let Command::Route { request, .. } = &command { self.asks_about(request) } else { None };
         let before = self.service.state.counters().clone();
         let reply = self.service.state.apply(self.service_now(), command, &mut effects);
         let counters = self.service.state.counters();

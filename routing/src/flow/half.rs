@@ -2,9 +2,10 @@
 //!
 //! Owns its load, from the headers that tell of it to the head of the answer. Who prefills is `prefill`'s to choose.
 
-use super::place::Slot;
+use super::place::{self, Slot};
 use super::{Binding, Effect, Env, Here, Pending, RequestFlow, finish};
 use crate::contract::Target;
+use crate::hash::Phase;
 use crate::vm::Vm;
 
 /// A prefill slot, chosen.
@@ -56,7 +57,10 @@ impl RequestFlow {
 
 /// Address of the prefill endpoint, and the rank there as it counts.
 fn wire(vm: &mut Vm, here: Here<'_>, half: &Half) -> Option<(String, Option<u32>)> {
-    let worker = here.directory.workers.get(half.slot.at)?;
+    // By its name: it may have been chosen before the service was asked, and the directory is another one since.
+    let (_, worker) = here.directory.worker_by_hash(half.slot.hash)?;
+    let prefills = worker.phase == Phase::Prefill && place::is_of_pool(here, worker);
+    let worker = Some(worker).filter(|_| prefills)?;
     let session = here.turn.prefill.map(|session| session.rank_hash.0);
     let draw = session.unwrap_or_else(|| vm.draw());
     let endpoint = worker.endpoint(half.slot.rank, draw)?;

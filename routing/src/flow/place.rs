@@ -93,7 +93,12 @@ fn eligible<'a>(here: Here<'a>, record: &Record) -> Option<(usize, &'a Worker)> 
 
 pub(super) fn is_here(here: Here<'_>, worker: &Worker) -> bool {
     let its_half = (worker.phase == Phase::Prefill) == (here.pool.phase == Phase::Prefill);
-    its_half && here.directory.pools.get(worker.pool).is_some_and(|p| p.name == here.pool.name)
+    its_half && is_of_pool(here, worker)
+}
+
+/// Whether it serves this pool, in whichever half.
+pub(super) fn is_of_pool(here: Here<'_>, worker: &Worker) -> bool {
+    here.directory.pools.get(worker.pool).is_some_and(|pool| pool.name == here.pool.name)
 }
 
 /// The slot the service named, if this VM knows it.

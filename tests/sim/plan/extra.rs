@@ -84,7 +84,8 @@ impl Extra {
     }
 
     fn draw_faults(&mut self, rng: &mut Rng, calm: bool, workers: usize) {
-        let mut when = |rng: &mut Rng, fault| self.timed.push((rng.within(CHAOS_BEGINS, CHAOS_ENDS - 3000), fault));
+        let mut when =
+            |rng: &mut Rng, fault| self.timed.push((rng.within(CHAOS_BEGINS, CHAOS_ENDS - 3000), fault));
         for _ in 0..rng.below(3) {
             let (worker, lasts) = (rng.below(workers), rng.within(500, 5000));
             // A drain without a deadline costs nobody his place.

@@ -6,7 +6,12 @@ use routing::contract::{Engine, Policy, RankNumbering};
 use routing::time::Millis;
 
 /// What may happen in every run: it costs a session no place, or only where it says so.
-pub(super) fn harmless(rng: &mut Rng, envoys: usize, policy: Policy, workers: &mut [WorkerPlan]) -> Vec<(u64, Timed)> {
+pub(super) fn harmless(
+    rng: &mut Rng,
+    envoys: usize,
+    policy: Policy,
+    workers: &mut [WorkerPlan],
+) -> Vec<(u64, Timed)> {
     let mut timed = Vec::new();
     let mut when = |rng: &mut Rng, fault| timed.push((rng.within(CHAOS_BEGINS, CHAOS_ENDS - 3000), fault));
     if rng.per_mille(300) {
