@@ -7,10 +7,13 @@ use wasm_bindgen_test::wasm_bindgen_test as test;
 
 use common::{endpoint, pool_name, target, worker};
 use routing::contract::{
-    Affinity, Cached, Caller, Device, EndpointInfo, Engine, Entry, Fleet, InFlight, KeptSlot, Move, Outcome,
-    Policy, PoolInfo, RankNumbering, Report, RouteReply, RouteRequest, SessionRef, SlotFailure, Topology,
-    WatchQuery, WatchReply, WorkerInfo, WorkerState, WorkerStatus,
+    Affinity, Cached, Caller, CandidateShown, Device, EndpointInfo, Engine, Entry, Explanation, Fleet,
+    InFlight, KeptSlot, KeyShown, Move, OnAllOverloaded, OnOverload, Outcome, Policy, PoolInfo, PrefillAsk,
+    RankIn, RankNumbering, Refusal, Removal, Report, RouteReply, RouteRequest, SessionRef, SlotFailure,
+    Topology, WatchQuery, WatchReply, WorkerInfo, WorkerState, WorkerStatus,
 };
+use routing::demand::{Demands, Label};
+use routing::hash::Phase;
 use routing::id::{Cursor, Epoch, HoldId, Rank, RankHash, RequestId, SessionId, Version};
 use routing::time::Millis;
 use serde::{Serialize, de::DeserializeOwned};
@@ -33,12 +36,17 @@ fn same<T: Serialize + DeserializeOwned + PartialEq + Debug>(message: &T, golden
     assert_eq!(&with_news, message, "fields of a newer version are ignored");
 }
 
+/// Labels are the operator's own names, all of which are known.
+fn below(name: &str, value: Value) -> Value {
+    if name == "labels" { value } else { sprinkled(value) }
+}
+
 /// The document with an unknown field in each object.
 fn sprinkled(value: Value) -> Value {
     match value {
         Value::Object(object) => {
             let mut object: serde_json::Map<String, Value> =
-                object.into_iter().map(|(name, value)| (name, sprinkled(value))).collect();
+                object.into_iter().map(|(name, value)| (name.clone(), below(&name, value))).collect();
             object.insert("from_the_future".to_owned(), serde_json::json!({"a": [1, null]}));
             Value::Object(object)
         }
@@ -56,6 +64,11 @@ fn session() -> SessionRef {
         id: SessionId(0x0123_4567_89ab_cdef_0011_2233_4455_6677),
         rank_hash: RankHash(13_870_706_736_031_703_813),
     }
+}
+
+/// A response id, hashed.
+fn alias() -> SessionId {
+    SessionId(0xffee_ddcc_bbaa_9988_7766_5544_3322_1100)
 }
 
 fn caller() -> Caller {
@@ -94,7 +107,8 @@ fn entries() -> Vec<Entry> {
             version: version(3),
             slot: Some(KeptSlot { worker_hash: 9, rank: Some(Rank(5)) }),
         },
-        Entry::Released { session, pool, version: version(3) },
+        Entry::Released { session, pool: pool.clone(), version: version(3) },
+        Entry::Alias { alias: alias(), session, pool },
         Entry::SlotFailed { target: target("w1", Some(5)), failure: SlotFailure::Connection, count: 2 },
         Entry::SlotFailed { target: target("w2", None), failure: SlotFailure::Status5xx, count: 1 },
         Entry::SlotAnswered { target: target("w1", Some(5)) },
@@ -121,11 +135,25 @@ fn topology() -> Topology {
         version: 12,
         pools: vec![
             pool("chat", Policy::LeastLoaded, Affinity::Hard),
-            pool("embed", Policy::SessionHash, Affinity::Off),
+            PoolInfo {
+                on_overload: OnOverload::Refuse,
+                wait_ms: Millis(500),
+                on_all_overloaded: OnAllOverloaded::Refuse,
+                in_flight_limit: Some(64),
+                models: vec!["m1".to_owned(), "m2".to_owned()],
+                ..pool("embed", Policy::SessionHash, Affinity::Off)
+            },
         ],
         workers: vec![
             WorkerInfo { weight: 3, first_slot: Some(40), ..hybrid },
-            engine("w1", Engine::Sglang),
+            WorkerInfo {
+                phase: Phase::Prefill,
+                models: vec!["m1".to_owned()],
+                labels: [("gpu", "h100"), ("!spot", "yes")].map(|(k, v)| (k.to_owned(), v.to_owned())).into(),
+                engine_version: Some("0.5.9".to_owned()),
+                rank_in: RankIn::Body,
+                ..engine("w1", Engine::Sglang)
+            },
             engine("w2", Engine::Trtllm),
             engine("w3", Engine::Custom),
         ],
@@ -139,7 +167,14 @@ fn fleet() -> Fleet {
         penalty: u32::try_from(n % 2).unwrap(),
         ..WorkerStatus::idle(common::id(&format!("w{n}")), state)
     };
-    let workers = [Joining, Ready, Suspect, Draining, Down].into_iter().enumerate().map(status).collect();
+    let mut workers: Vec<WorkerStatus> =
+        [Joining, Ready, Suspect, Draining, Down].into_iter().enumerate().map(status).collect();
+    workers[1] = WorkerStatus {
+        waiting: 7,
+        overloaded: vec![Rank(4), Rank(6)],
+        all_overloaded: true,
+        ..workers[1].clone()
+    };
     Fleet { version: 13, workers }
 }
 
@@ -163,6 +198,84 @@ fn route_request() {
     same(&full, golden!("route_request"));
     let bare = RouteRequest { session: None, cached: None, named: None, unsent: Vec::new(), ..full };
     same(&bare, golden!("route_request_bare"));
+}
+
+#[test]
+fn route_request_of_a_split_pool_with_demands() {
+    let label =
+        |key: &str, value: Option<&str>| Label { key: key.to_owned(), value: value.map(str::to_owned) };
+    let prefill = PrefillAsk {
+        request: RequestId(10),
+        session: Some(session()),
+        cached: Some(Cached { worker_hash: 9, rank: Some(Rank(5)), version: version(3) }),
+        named: Some(target("w1", Some(5))),
+        unsent: entries()[3..4].to_vec(),
+    };
+    let split = RouteRequest {
+        demands: Demands {
+            addresses: vec!["10.0.0.1:8000".to_owned()],
+            require: vec![label("gpu", Some("h100")), label("spot", None)],
+            prefer: vec![label("zone", Some("x"))],
+            model: Some("m1".to_owned()),
+        },
+        wait_ms: Millis(2000),
+        alias: Some(alias()),
+        prefill: Some(Box::new(prefill)),
+        dry_run: true,
+        ..RouteRequest::new(caller(), RequestId(9), pool_name("chat"), Millis(30))
+    };
+    same(&split, golden!("route_request_split"));
+}
+
+#[test]
+fn route_reply_of_a_split_pool_explained() {
+    let bare = |phase, outcome, reason: &str| Explanation {
+        key: None,
+        pool: pool_name("chat"),
+        phase,
+        outcome,
+        refusal: None,
+        reason: reason.to_owned(),
+        choice: None,
+        candidates: Vec::new(),
+        prefill: None,
+    };
+    let all = [
+        Removal::State,
+        Removal::Model,
+        Removal::Labels,
+        Removal::AllowList,
+        Removal::Preference,
+        Removal::Overload,
+    ];
+    let candidate = |name: &str, rank, state, load| CandidateShown {
+        worker: common::id(name),
+        rank,
+        state,
+        load,
+        score: None,
+        removed_by: Vec::new(),
+    };
+    let explained = Explanation {
+        key: Some(KeyShown { source: "header:x-session-id".to_owned(), session: session().id }),
+        refusal: Some(Refusal::Excluded),
+        choice: Some(target("w1", Some(5))),
+        candidates: vec![
+            CandidateShown { removed_by: all.to_vec(), ..candidate("w0", None, WorkerState::Draining, 3) },
+            CandidateShown { score: Some(1), ..candidate("w1", Some(Rank(5)), WorkerState::Ready, 1) },
+        ],
+        prefill: Some(Box::new(bare(Phase::Prefill, Outcome::NoWorker, "no_worker"))),
+        ..bare(Phase::Decode, Outcome::Refused, "excluded")
+    };
+    let split = RouteReply {
+        refusal: Some(Refusal::Excluded),
+        session: Some(session()),
+        prefill: Some(Box::new(route_reply(Outcome::NoWorker))),
+        explained: Some(Box::new(explained)),
+        reason: "excluded".to_owned(),
+        ..route_reply(Outcome::Refused)
+    };
+    same(&split, golden!("route_reply_split"));
 }
 
 #[test]
@@ -307,6 +420,11 @@ fn a_word_of_a_newer_build_is_read_as_the_safe_one() {
     assert_eq!(read::<RankNumbering>("roman"), RankNumbering::None);
     assert_eq!(read::<WorkerState>("daydreaming"), WorkerState::Suspect);
     assert_eq!(read::<SlotFailure>("sulked"), SlotFailure::Connection);
+    assert_eq!(read::<Refusal>("shrugged"), Refusal::WorkerUnavailable);
+    assert_eq!(read::<Removal>("banished"), Removal::Overload);
+    assert_eq!(read::<OnOverload>("panic"), OnOverload::Spill);
+    assert_eq!(read::<OnAllOverloaded>("panic"), OnAllOverloaded::LeastLoaded);
+    assert_eq!(read::<RankIn>("trailer"), RankIn::Header);
     // The words of today are themselves.
     assert_eq!(read::<Policy>("session_hash"), Policy::SessionHash);
     assert_eq!(read::<WorkerState>("down"), WorkerState::Down);

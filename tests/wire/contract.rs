@@ -2,7 +2,9 @@
 //! answers with nothing the golden answers do not have. That each message is as its file says is tested in `routing`.
 
 use super::{at, read};
-use routing::contract::{PAGES_PATH, PageUpload, REPORT_PATH, ROUTE_PATH, VERSION, WATCH_PATH, WatchReply};
+use routing::contract::{
+    PAGES_PATH, PageUpload, REPORT_PATH, ROUTE_PATH, RouteRequest, VERSION, WATCH_PATH, WatchReply,
+};
 use routing::id::Epoch;
 use routing::time::Timestamp;
 use routing::watch::{Position, StoredFleet};
@@ -69,6 +71,10 @@ fn has_nothing_new(written: &Value, golden_names: &[&str]) {
 
 #[test]
 fn the_service_takes_every_golden_question_and_answers_as_the_golden_answers() {
+    let dry: RouteRequest = message("route_request_split");
+    let Reply::Route(reply) = apply(&mut state(), Command::Route { request: dry, draw: 0 }) else { panic!() };
+    assert!(reply.explained.is_some(), "{reply:?}");
+    has_nothing_new(&serde_json::to_value(&reply).unwrap(), &["route_reply_split", "route_reply_held"]);
     for name in ["route_request", "route_request_bare"] {
         let request = message(name);
         let Reply::Route(reply) = apply(&mut state(), Command::Route { request, draw: 0 }) else {

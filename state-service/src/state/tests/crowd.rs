@@ -106,3 +106,53 @@ fn affinity_off_leaves_no_trace_of_a_session() {
     assert!(said.contains("pool other is not in the config; declared pools: default"), "{said}");
     assert_eq!(world.state.sizes().sessions, 0);
 }
+
+/// A ninth worker beside eight: who is bound stays, whatever the policy.
+#[test]
+fn a_new_worker_moves_no_bound_session() {
+    for policy in [Policy::LeastLoaded, Policy::RoundRobin, Policy::Random, Policy::PowerOfTwo] {
+        let mut world = eight(policy);
+        let bound: Vec<_> = (0..400)
+            .map(|i| {
+                let name = format!("s{i}");
+                let target = world.route(route_request(&name, i, "A"), mix(5, i)).target;
+                world.play(&format!(
+                    "commit {name} r{i} alone={}/5 on={}",
+                    i + 1,
+                    target.as_ref().unwrap().worker
+                ));
+                target
+            })
+            .collect();
+        world.play("worker w9");
+        let told = world.state.counters().moves_published;
+        for (i, before) in (0..400).zip(bound) {
+            let reply = world.route(route_request(&format!("s{i}"), 1000 + i, "B"), mix(6, i));
+            assert_eq!((reply.outcome, reply.target), (Outcome::Bound, before), "{policy:?} s{i}");
+        }
+        assert_eq!(world.state.counters().moves_published, told);
+    }
+}
+
+#[test]
+fn a_new_worker_takes_a_ninth_of_fresh_rendezvous_choices_and_nobody_else_gets_any() {
+    const SESSIONS: u64 = 9000;
+    let mut world = eight(Policy::SessionHash);
+    let mut choose = |world: &mut World, i: u64| {
+        world.route(route_request(&format!("s{i}"), i, "A"), 0).target.unwrap().worker
+    };
+    let before: Vec<_> = (0..SESSIONS).map(|i| choose(&mut world, i)).collect();
+    world.play("worker w9");
+    let after = (0..SESSIONS).map(|i| choose(&mut world, i));
+    let moved: Vec<_> = before.into_iter().zip(after).filter(|(before, after)| before != after).collect();
+    assert!(moved.iter().all(|(_, after)| *after == worker_id("w9")), "only to the new one");
+    println!("{} of {SESSIONS} fresh rendezvous choices moved: 1/9 is {}", moved.len(), SESSIONS / 9);
+    // A ninth of 9000 is 1000, give or take 4 standard deviations of 30.
+    assert!((880..=1120).contains(&moved.len()), "{}", moved.len());
+}
+
+fn eight(policy: Policy) -> World {
+    let mut world = World::of(|pool| pool.policy = policy);
+    (1..=8).for_each(|n| drop(world.play(&format!("worker w{n}"))));
+    world
+}
