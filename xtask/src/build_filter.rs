@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use sha2::{Digest, Sha256};
 
 use crate::imports;
-use crate::module::{MODULES, Module, TRAP};
+use crate::module::{MODULES, Module, TRAP, any_ships};
 use crate::prerequisite::{Missing, apt_install, can_apt_install};
 use crate::process;
 use crate::toolchain::{self, TARGET};
@@ -58,29 +58,35 @@ pub(crate) fn ensure_trap(workspace: &Workspace) -> Result<PathBuf> {
 pub(crate) fn ensure(workspace: &Workspace) -> Result<Vec<Filter>> {
     let compiled = std::fs::read(compile(workspace, "filter", "filter.wasm")?)?;
     let optimiser = find_optimiser()?;
-    MODULES.iter().map(|module| ensure_module(workspace, module, &compiled, optimiser.as_deref())).collect()
+    let stale = |module: &&Module| !is_fresh(workspace, module, &compiled, optimiser.as_deref());
+    let stale: Vec<_> = MODULES.iter().filter(stale).collect();
+    if !stale.is_empty() {
+        // Once for all: the modules differ by next to nothing that could be optimised away.
+        let optimised = optimise(workspace, &any_ships(&compiled)?, optimiser.as_deref())?;
+        for module in stale {
+            let shipped = module.cut(&optimised)?;
+            write_whole(&workspace.target.join(module.file), &shipped)?;
+            let recipe = recipe(module, &compiled, &shipped, optimiser.as_deref());
+            write_whole(&recipe_file(workspace, module), recipe.as_bytes())?;
+        }
+    }
+    MODULES.iter().map(|module| built(workspace, module)).collect()
 }
 
-fn ensure_module(
-    workspace: &Workspace,
-    module: &Module,
-    compiled: &[u8],
-    optimiser: Option<&Path>,
-) -> Result<Filter> {
+/// Whether the module is there, as these ingredients make it.
+fn is_fresh(workspace: &Workspace, module: &Module, compiled: &[u8], optimiser: Option<&Path>) -> bool {
+    let Ok(shipped) = std::fs::read(workspace.target.join(module.file)) else { return false };
+    let known = std::fs::read_to_string(recipe_file(workspace, module));
+    known.is_ok_and(|known| known == recipe(module, compiled, &shipped, optimiser))
+}
+
+fn recipe_file(workspace: &Workspace, module: &Module) -> PathBuf {
+    toolchain::build_folder(workspace).join(format!("{}.recipe", module.file))
+}
+
+fn built(workspace: &Workspace, module: &Module) -> Result<Filter> {
     let path = workspace.target.join(module.file);
-    let recipe_file = toolchain::build_folder(workspace).join(format!("{}.recipe", module.file));
-    let recipe = |shipped: &[u8]| recipe(module, compiled, shipped, optimiser);
-    let shipped = match std::fs::read(&path) {
-        Ok(shipped) if std::fs::read_to_string(&recipe_file).is_ok_and(|old| old == recipe(&shipped)) => {
-            shipped
-        }
-        _ => {
-            let shipped = optimise(workspace, module.cut(compiled)?, optimiser)?;
-            write_whole(&path, &shipped)?;
-            write_whole(&recipe_file, recipe(&shipped).as_bytes())?;
-            shipped
-        }
-    };
+    let shipped = std::fs::read(&path)?;
     let imports = imports::check_filter(&shipped).with_context(|| module.file)?;
     Ok(Filter { path, imports, bytes_shipped: shipped.len() as u64 })
 }
@@ -97,13 +103,13 @@ fn compile(workspace: &Workspace, package: &str, file: &str) -> Result<PathBuf> 
     Ok(file)
 }
 
-/// Whatever only dropped exports reached goes, the rest becomes smaller and faster.
-fn optimise(workspace: &Workspace, module: Vec<u8>, optimiser: Option<&Path>) -> Result<Vec<u8>> {
-    let Some(optimiser) = optimiser else { return Ok(module) };
+/// What nobody reaches goes, the rest becomes smaller and faster.
+fn optimise(workspace: &Workspace, module: &[u8], optimiser: Option<&Path>) -> Result<Vec<u8>> {
+    let Some(optimiser) = optimiser else { return Ok(module.to_vec()) };
     let folder = toolchain::build_folder(workspace);
     let input = folder.join(format!("strip-{}.wasm", std::process::id()));
     let output = folder.join(format!("opt-{}.wasm", std::process::id()));
-    std::fs::write(&input, &module)?;
+    std::fs::write(&input, module)?;
     let mut command = Command::new(optimiser);
     command.args(["--all-features", "-O4", "--converge", "--strip-debug", "--strip-producers"]);
     let result = process::run(command.arg(&input).arg("-o").arg(&output));

@@ -71,6 +71,16 @@ const NEEDED_EXPORTS: &[&[&str]] = &[
     &["rankpin_on_request_headers"],
 ];
 
+/// What is compiled with nothing but what some module ships, still under the names it has there: what no module can reach may go
+/// before they are cut, once for all.
+///
+/// # Errors
+/// The compiled module is no wasm.
+pub(crate) fn any_ships(compiled: &[u8]) -> Result<Vec<u8>> {
+    let known = || MODULES.iter().flat_map(Module::exports).map(|(compiled, _)| *compiled).chain([MARK]);
+    wasm::select_exports(compiled, |name| known().find(|known| *known == name))
+}
+
 impl Module {
     /// What is compiled, made this module: marked, and with its exports alone.
     ///
