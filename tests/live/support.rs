@@ -148,7 +148,14 @@ pub(crate) async fn in_flight(world: &World, worker: &str, count: u64) {
 /// Until the gauges of every Envoy, the service's own counts and the choices nobody answered yet are all 0.
 pub(crate) async fn nothing_in_flight(world: &World) {
     for engine in &world.engines {
-        in_flight(world, engine.name(), 0).await;
+        // Who was removed has nothing either.
+        let path = format!("/v1/workers/{}", engine.name());
+        wait_for(&format!("no requests in flight on {}", engine.name()), async || {
+            let said = world.service.call("GET", &path, None).await.ok()?;
+            (said.status == 404 || said.body["in_flight"] == 0).then_some(())
+        })
+        .await
+        .unwrap();
     }
     nothing_held(world).await;
     for index in 0..world.envoys.len() {

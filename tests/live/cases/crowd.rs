@@ -98,3 +98,29 @@ async fn slots(world: &World) -> BTreeMap<String, Slot> {
     }
     slots
 }
+
+/// Five hundred at once, one prompt of four thousand tokens in all of them, half of them sessions: nobody is refused while there
+/// is room, and no worker gets them all.
+#[tokio::test(flavor = "multi_thread")]
+async fn c6_a_burst_with_one_shared_prefix() {
+    let engines: Vec<EngineSpec> = (0..4).map(|n| EngineSpec::new(&format!("w{n}"), 2)).collect();
+    let plan = WorldPlan::new(Steering::Endpoints, &engines).pool(json!({"in_flight_limit": 20}));
+    let world = plan.start().await.unwrap();
+    for engine in &world.engines {
+        engine.fault("slow=1000", None).await.unwrap();
+    }
+    let prompt = "the same words again and ".repeat(800);
+    let mut turns = JoinSet::new();
+    for n in 0..500 {
+        let (client, prompt) = (Client::fresh_connections(world.envoy().address()).unwrap(), prompt.clone());
+        let key = (n % 2 == 0).then(|| format!("burst-{}", n % 40));
+        turns.spawn(async move { client.chat(key.as_deref(), &prompt).await.unwrap() });
+    }
+    let mut served_by = BTreeMap::new();
+    for turn in turns.join_all().await {
+        *served_by.entry(served(&turn).worker).or_insert(0) += 1;
+    }
+    assert_eq!(served_by.len(), 4, "{served_by:?}");
+    assert!(served_by.values().all(|count| *count <= 250), "{served_by:?}");
+    nothing_in_flight(&world).await;
+}

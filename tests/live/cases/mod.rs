@@ -13,6 +13,7 @@
 //! | A8 | sub-agents | `keys::a8_…` |
 //! | A9 | an agent's own header only | `keys::a9_…`, `body_keys::a9_…` |
 //! | A10 | the session header reaches the engine | `bodies::headers_and_bodies_arrive_byte_for_byte` |
+//! | A11 | prefill and decode | `phases::both_halves_are_bound_each_on_its_own` |
 //! | A12 | `previous_response_id` | `responses::a12_…` |
 //! | A13 | equal prompts | `body_keys::a13_…` |
 //! | A14 | `"user"` inside text | `keys::a14_…`, `body_keys::a14_…` |
@@ -29,7 +30,7 @@
 //! | C3 | exactly past the margin | `soft::it_moves_exactly_past_the_margin` |
 //! | C4 | away and home again | `spill::too_many_requests`, `overload::spill_returns_home` |
 //! | C5 | many routers, one burst | `load::many_envoys_do_not_herd` |
-//! | C6 | a burst with one prefix | `overload::c6_…` |
+//! | C6 | a burst with one prefix | `crowd::c6_…` |
 //! | D7 | a ninth worker | `crowd::d7_…` |
 //! | G1 | large bodies on a pinned turn | `bodies::ten_mebibytes_pass_on_a_first_and_on_a_pinned_turn`, `bodies::a_pinned_body_reaches_the_worker_before_it_is_complete` |
 //! | G2 | large bodies that are read | `body_keys::g2_…`, `held_bodies::ten_mebibytes_wait_for_their_slot` |
