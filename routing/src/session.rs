@@ -1,6 +1,7 @@
 //! Finding the session key of a request (affinity section 2), and the two numbers derived from it.
 //!
-//! Header names compare without case, and `-` and `_` are the same letter. The key's bytes never leave this module.
+//! Header names compare without case, and `-` and `_` are the same letter. A key's bytes leave this module
+//! only for the engine that wants them ([`Key::as_sent`]).
 //! Here: the way through the list of sources. `source` is how a source is written, `key` what a key may be, `head`, `body` and `jwt`
 //! read their kinds of source.
 
@@ -152,20 +153,6 @@ pub fn default_sources() -> Vec<Source> {
 #[must_use]
 pub fn default_body_sources() -> Vec<Source> {
     header::SESSION_BODY_DEFAULT.iter().filter_map(|pointer| Source::body(pointer).ok()).collect()
-}
-
-/// The first usable key in the head, in the order of `sources`; each agent of a session is a session.
-#[must_use]
-pub fn find(sources: &[Source], request: &impl RequestView) -> Found {
-    for source in sources.iter().filter(|source| !source.is_in_body()) {
-        let found = head::key(source, request);
-        let found =
-            if source.names_claude() { head::narrowed(found, Subagents::Own, request) } else { found };
-        if found != Found::Nothing {
-            return found;
-        }
-    }
-    Found::Nothing
 }
 
 /// The scope: the values of all its sources, length-prefixed; an absent value counts as empty.

@@ -8,10 +8,20 @@ use wasm_bindgen_test::wasm_bindgen_test as test;
 use common::Headers;
 use routing::hash::{Phase, session_id};
 use routing::header;
-use routing::session::{Found, KEY_BYTES_MAX, Key, Source, default_sources, find, scope};
+use routing::session::{
+    Found, KEY_BYTES_MAX, Key, Search, Source, Sources, Subagents, default_sources, scope,
+};
 
 fn sources(texts: &[&str]) -> Vec<Source> {
     texts.iter().map(|text| Source::parse(text).unwrap()).collect()
+}
+
+/// What a list finds in a head.
+fn find(sources: &[Source], request: &Headers) -> Found {
+    match Sources::new(sources.to_vec(), Subagents::Own, &[]).in_head(request) {
+        Search::Done(found) => found,
+        Search::NeedsBody => panic!("a source of the head is not in the body"),
+    }
 }
 
 fn found(texts: &[&str], headers: &[(&str, &str)]) -> Found {

@@ -6,7 +6,15 @@ mod common;
 use wasm_bindgen_test::wasm_bindgen_test as test;
 
 use common::Headers;
-use routing::session::{Found, Key, Source, find, scope};
+use routing::session::{Found, Key, Search, Source, Sources, Subagents, scope};
+
+/// What a list finds in a head.
+fn find(sources: &[Source], request: &Headers) -> Found {
+    match Sources::new(sources.to_vec(), Subagents::Own, &[]).in_head(request) {
+        Search::Done(found) => found,
+        Search::NeedsBody => panic!("a source of the head is not in the body"),
+    }
+}
 
 fn found(texts: &[&str], headers: &[(&str, &str)]) -> Found {
     let sources: Vec<Source> = texts.iter().map(|text| Source::parse(text).unwrap()).collect();
