@@ -1,11 +1,9 @@
 //! Slots that are overloaded: by requests in flight, or by what their engine's own gauges say. What becomes of bound turns, of new
 //! sessions, and of everybody when all slots are.
 
-use std::time::{Duration, Instant};
-
 use e2e::client::{Slot, Turn};
 use e2e::raw::Raw;
-use e2e::{Client, EngineSpec, Steering, World, WorldPlan, wait_for};
+use e2e::{Bootstrap, Client, EngineSpec, Steering, World, WorldPlan, wait_for};
 use serde_json::{Value, json};
 
 use crate::support::{
@@ -14,14 +12,24 @@ use crate::support::{
 };
 
 /// Two workers of four ranks whose long answers are long, behind one thread.
-async fn world(steering: Steering, pool: Value) -> World {
+pub(crate) async fn world(steering: Steering, pool: Value) -> World {
+    world_with(steering, pool, |_| Ok(())).await
+}
+
+/// The same with a config changed.
+pub(crate) async fn world_with(
+    steering: Steering,
+    pool: Value,
+    edit: impl FnOnce(&mut Bootstrap) -> anyhow::Result<()> + Send + 'static,
+) -> World {
     let slow = ["--decode-us-per-token", "20000"];
     let engines = [EngineSpec::new("w0", 4).with(&slow), EngineSpec::new("w1", 4).from(4).with(&slow)];
-    WorldPlan::new(steering, &engines).probes_every_ms(0).threads(1).pool(pool).start().await.unwrap()
+    let plan = WorldPlan::new(steering, &engines).probes_every_ms(0).threads(1).pool(pool);
+    plan.edit(edit).start().await.unwrap()
 }
 
 /// Streams of a session until its slot has so many in flight, and the service says that it is overloaded.
-async fn overload(world: &World, key: &str, home: &Slot, count: u64) -> Vec<Raw> {
+pub(crate) async fn overload(world: &World, key: &str, home: &Slot, count: u64) -> Vec<Raw> {
     let mut open = Vec::new();
     for n in 0..count {
         let opened = stream(world, 0, Some(key)).await;
@@ -34,7 +42,7 @@ async fn overload(world: &World, key: &str, home: &Slot, count: u64) -> Vec<Raw>
 }
 
 /// Until the service says that of the slot.
-async fn overloaded(world: &World, slot: &Slot, wanted: bool) {
+pub(crate) async fn overloaded(world: &World, slot: &Slot, wanted: bool) {
     wait_for(&format!("{slot} overloaded: {wanted}"), async || {
         let said = world.service.call("GET", &format!("/v1/workers/{}", slot.worker), None).await.ok()?;
         let slots = said.body["slots"].as_array()?.clone();
@@ -46,7 +54,7 @@ async fn overloaded(world: &World, slot: &Slot, wanted: bool) {
 }
 
 /// Until a turn of the session is answered as wanted: the filter hears of the fleet a moment after the service.
-async fn answered(client: &Client, key: &str, what: &str, wanted: impl Fn(&Turn) -> bool) -> Turn {
+pub(crate) async fn answered(client: &Client, key: &str, what: &str, wanted: impl Fn(&Turn) -> bool) -> Turn {
     wait_for(what, async || {
         let turn = client.chat(Some(key), "go on").await.unwrap();
         wanted(&turn).then_some(turn)
@@ -123,60 +131,6 @@ async fn comes_back(world: &World, key: &str, home: &Slot) {
     let client = world.client();
     let turn = answered(&client, key, "an answer", |turn| turn.status == 200).await;
     assert_eq!(served(&turn), *home);
-}
-
-/// Its time runs out before its slot clears: served elsewhere, not before then.
-#[tokio::test]
-async fn wait_spills_when_its_time_is_up() {
-    let steering = Steering::Endpoints;
-    let pool = json!({"in_flight_limit": 2, "on_overload": "wait", "wait_ms": 700});
-    let world = world(steering, pool).await;
-    let (key, home) = bound_to(&world, "w0").await;
-    let before = binding(&world, &key).await;
-    let open = overload(&world, &key, &home, 2).await;
-    let client = world.client();
-    answered(&client, &key, "a turn elsewhere", |turn| served(turn).worker != home.worker).await;
-    let asked = Instant::now();
-    assert_ne!(turn(&client, &key).await, home);
-    assert!(asked.elapsed() >= Duration::from_millis(700), "it spilled after {:?}", asked.elapsed());
-    assert_eq!(world.service.metric("rankpin_waiting", &[]).await.unwrap(), 0.0);
-    drop(open);
-    comes_home(&world, &key, &home).await;
-    assert_eq!(binding(&world, &key).await, before);
-    nothing_in_flight(&world).await;
-}
-
-/// Its slot clears while it waits: served at home. Whoever goes elsewhere has waited in vain, and is counted so.
-#[tokio::test]
-async fn wait_is_served_at_home_when_the_slot_clears() {
-    let steering = Steering::Cluster;
-    let world = world(steering, json!({"in_flight_limit": 2, "on_overload": "wait"})).await;
-    let (key, home) = bound_to(&world, "w0").await;
-    wait_for("a turn that waited to be served at home", async || {
-        let open = overload(&world, &key, &home, 2).await;
-        let [cleared, over] = ["rankpin_wait_cleared_total", "rankpin_wait_over_total"];
-        let (was, late) = (metric(&world, cleared).await, metric(&world, over).await);
-        let (client, own) = (world.client(), key.clone());
-        let waiting = tokio::spawn(async move { client.chat(Some(&own), "me too").await.unwrap() });
-        wait_for("a turn that waits, or one that is answered", async || {
-            (metric(&world, "rankpin_waiting").await > 0.0 || waiting.is_finished()).then_some(())
-        })
-        .await
-        .unwrap();
-        drop(open);
-        let slot = served(&waiting.await.unwrap());
-        let (waited, in_vain) = (metric(&world, cleared).await > was, metric(&world, over).await > late);
-        assert!(slot == home || in_vain, "it was at {slot}, and its time was not up");
-        nothing_in_flight(&world).await;
-        overloaded(&world, &home, false).await;
-        (slot == home && waited).then_some(())
-    })
-    .await
-    .unwrap();
-}
-
-async fn metric(world: &World, name: &str) -> f64 {
-    world.service.metric(name, &[]).await.unwrap()
 }
 
 /// Every slot of the fleet is full by its engine's own word.
