@@ -6,7 +6,8 @@
 use super::State;
 use super::binding::Slot;
 use super::choice::{Considered, Field};
-use super::judge::{Act, Asked, Fresh, Loose, Seat, Verdict};
+use super::judge::{Asked, Seat};
+use super::verdict::{Act, Fresh, Loose, Verdict};
 use routing::contract::{
     Affinity, Caller, CandidateShown, Explanation, Policy, Removal, RouteReply, RouteRequest,
 };

@@ -27,10 +27,12 @@ mod sessions;
 mod settling;
 mod slots;
 mod soft;
+mod tally;
 #[cfg(test)]
 mod tests;
 mod touch;
 mod upload;
+mod verdict;
 mod vms;
 mod waiting;
 mod watch;

@@ -5,7 +5,8 @@
 
 use super::State;
 use super::binding::Slot;
-use super::judge::{Act, Asked, Bound, Fresh, Loose, Verdict};
+use super::judge::Asked;
+use super::verdict::{Act, Bound, Fresh, Loose, Verdict};
 use routing::contract::{PoolInfo, Refusal, SessionRef, Target};
 
 impl State {

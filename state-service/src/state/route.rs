@@ -5,14 +5,13 @@
 
 use super::State;
 use super::binding::{Place, Record, Slot};
-use super::judge::{Act, Asked, Bound, Fresh, Loose, Seat, Verdict, is_plausible};
+use super::judge::{Asked, Seat, is_plausible};
 use super::limits::OWNERS_MAX;
 use super::report::HoldEnd;
 use super::sessions::{Hold, Owner, Room, Session};
+use super::verdict::{Act, Bound, Fresh, Verdict};
 use super::vms::VmId;
-use routing::contract::{
-    Caller, Entry, Outcome, PoolInfo, PrefillAsk, Refusal, RouteReply, RouteRequest, SessionRef,
-};
+use routing::contract::{Caller, Entry, Outcome, PoolInfo, PrefillAsk, RouteReply, RouteRequest, SessionRef};
 use routing::hash::Phase;
 use routing::id::{HoldId, SessionId, Version};
 use routing::policy::mix;
@@ -152,11 +151,6 @@ impl State {
         }
     }
 
-    fn count(&mut self, counter: impl FnOnce(&mut super::Counters) -> &mut u64) -> Version {
-        *counter(&mut self.counters) += 1;
-        Version::default()
-    }
-
     /// The turn that asks keeps its binding alive, also while the binding is about to move: the move may fail. What the
     /// caller's cache knew better is learned here.
     fn keep_alive(&mut self, asked: &Asked, session: SessionRef, bound: Bound) {
@@ -227,44 +221,6 @@ impl State {
         self.counters.holds_replaced += u64::from(replaced);
         self.count_hold(why);
         (version, Some(id))
-    }
-
-    const fn count_hold(&mut self, why: Fresh) {
-        let counter = match why {
-            Fresh::First(_) | Fresh::Named => &mut self.counters.route_held,
-            Fresh::Rebound => &mut self.counters.route_rebound,
-            Fresh::Moved => &mut self.counters.route_moved,
-            Fresh::Excluded => &mut self.counters.route_excluded,
-        };
-        *counter += 1;
-    }
-
-    fn count_loose(&mut self, why: Loose) -> Version {
-        let counter = match why {
-            Loose::Plain(_) | Loose::Named => None,
-            Loose::TableFull => Some(&mut self.counters.unpinned_table_full),
-            Loose::VmsFull => Some(&mut self.counters.unpinned_vms_full),
-            Loose::Over => Some(&mut self.counters.route_over),
-            Loose::Spilled => Some(&mut self.counters.unpinned_spilled),
-            Loose::Excluded => Some(&mut self.counters.unpinned_excluded),
-        };
-        if let Some(counter) = counter {
-            *counter += 1;
-        }
-        self.count(|counters| &mut counters.route_unpinned)
-    }
-
-    fn count_refusal(&mut self, refusal: Refusal) -> Version {
-        self.count(|counters| match refusal {
-            Refusal::WorkerRequired => &mut counters.refused_worker_required,
-            Refusal::WorkerUnknown => &mut counters.refused_worker_unknown,
-            Refusal::RankUndeclared => &mut counters.refused_rank_undeclared,
-            Refusal::BoundElsewhere => &mut counters.refused_bound_elsewhere,
-            Refusal::Excluded => &mut counters.refused_excluded,
-            Refusal::Unmet => &mut counters.refused_unmet,
-            Refusal::Overloaded => &mut counters.refused_overloaded,
-            Refusal::WorkerUnavailable => &mut counters.refused_worker_unavailable,
-        })
     }
 
     /// Whether a version may be one of ours; counts those that cannot.

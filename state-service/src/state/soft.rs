@@ -3,7 +3,8 @@
 //! Owns that question only: where the session goes instead is the policy's to say, and a move is a hold like any other.
 
 use super::State;
-use super::judge::{Asked, Bound};
+use super::judge::Asked;
+use super::verdict::Bound;
 use routing::contract::{Affinity, Policy, WorkerState, soft_stays};
 use routing::id::SessionId;
 

@@ -138,7 +138,7 @@ fn a_new_worker_moves_no_bound_session() {
 fn a_new_worker_takes_a_ninth_of_fresh_rendezvous_choices_and_nobody_else_gets_any() {
     const SESSIONS: u64 = 9000;
     let mut world = eight(Policy::SessionHash);
-    let mut choose = |world: &mut World, i: u64| {
+    let choose = |world: &mut World, i: u64| {
         world.route(route_request(&format!("s{i}"), i, "A"), 0).target.unwrap().worker
     };
     let before: Vec<_> = (0..SESSIONS).map(|i| choose(&mut world, i)).collect();
