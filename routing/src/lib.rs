@@ -10,6 +10,7 @@
 #![warn(missing_docs)]
 
 pub mod attempt;
+pub mod block;
 pub mod config;
 pub mod contract;
 pub mod demand;
