@@ -11,9 +11,10 @@
 //! [`Ignored`] and counted. Time and chance come in; everything to be done goes out as [`Effect`]s, in order.
 //!
 //! Here: the states. `select` reads what a request says of itself, `decide` is what this VM decides alone, `ask` the way through
-//! the service, `prefill`, `seek` and `half` the other half of a split pool, `finish` the answer and the end, `named` the targets that callers name,
+//! the service, `alone` the way without it, `prefill`, `seek` and `half` the other half of a split pool, `finish` the answer and the end, `named` the targets that callers name,
 //! `choose` who may serve, `place` slots and headers.
 
+mod alone;
 mod ask;
 mod choose;
 mod decide;

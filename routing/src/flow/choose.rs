@@ -7,9 +7,10 @@ use super::place::{Slot, hashed};
 use super::{Env, Head, Here};
 use crate::contract::{Affinity, OnAllOverloaded, Policy, WorkerState, soft_stays};
 use crate::demand::Offer;
-use crate::directory::{Endpoint, Worker};
+use crate::directory::{Endpoint, Pool, Worker};
+use crate::hash::Phase;
 use crate::header;
-use crate::id::{PoolName, Rank};
+use crate::id::Rank;
 use crate::policy::{self, Chance};
 use crate::session::Session;
 
@@ -197,7 +198,7 @@ fn choose(env: &mut Env<'_>, here: Here<'_>, open: &[usize], head: &impl Head) -
     let candidates = here.directory.candidates(open, |worker| env.vm.load(env.now, worker));
     let cursor = match here.pool.rules.policy {
         // Costs a compare-and-swap, so only those ask who need it.
-        Policy::RoundRobin => head.next_in_turn(cursor_of(&here.pool.name)),
+        Policy::RoundRobin => head.next_in_turn(cursor_of(here.pool)),
         _ => 0,
     };
     let chance = Chance { draw: env.vm.draw(), cursor };
@@ -206,7 +207,9 @@ fn choose(env: &mut Env<'_>, here: Here<'_>, open: &[usize], head: &impl Head) -
     Some(Slot { worker: worker.id.clone(), hash: worker.hash, at, rank: None, bound_rank: None })
 }
 
-fn cursor_of(pool: &PoolName) -> u32 {
-    let hash = xxhash_rust::xxh3::xxh3_64(pool.as_str().as_bytes());
-    u32::try_from(hash % u64::from(header::shared::CURSORS)).unwrap_or(0)
+/// Each half of a split pool has its own: one turn for both would keep each of an even number on every second worker.
+fn cursor_of(pool: &Pool) -> u32 {
+    let hash = xxhash_rust::xxh3::xxh3_64(pool.name.as_str().as_bytes());
+    let nth = hash.wrapping_add(u64::from(pool.phase == Phase::Prefill));
+    u32::try_from(nth % u64::from(header::shared::CURSORS)).unwrap_or(0)
 }

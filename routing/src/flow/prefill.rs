@@ -10,11 +10,11 @@ use super::half::Half;
 use super::place::{self, Choice, Slot};
 use super::seek::{alone, bound, held, unkept};
 use super::{
-    Binding, Counter, Effect, Env, Head, Here, Next, PageChange, Pending, RequestFlow, named, reference,
+    Binding, Counter, Effect, Env, Head, Here, Next, PageChange, Pending, RequestFlow, Turn, named, reference,
 };
 use crate::contract::{Affinity, Cached, Entry, Outcome, Policy, PrefillAsk, Refusal, RouteReply};
 use crate::directory::Pool;
-use crate::hash::Phase;
+use crate::hash::{self, Phase};
 use crate::id::RequestId;
 use crate::page::{Certainty, Record};
 use crate::session::Session;
@@ -98,7 +98,7 @@ impl RequestFlow {
         let Some((here, session)) = here.prefill().zip(here.turn.prefill) else { return Ok(()) };
         let request = env.vm.next_request();
         let cached = found_now(env, head, session);
-        self.prefill = alone(env, here, (session, request, cached), head, out)?;
+        self.prefill = alone(env, here, (session, request), (cached, None), head, out)?;
         Ok(())
     }
 
@@ -144,7 +144,8 @@ impl RequestFlow {
         let (request, cached) = (wanted.request, found.or(wanted.cached));
         let chosen = match self.choose_prefill(env, here, head, out) {
             Err(Unchosen::Asks) => {
-                alone(env, half, (session, request, cached), head, out).map(|chosen| self.prefill = chosen)
+                alone(env, half, (session, request), (cached, told.map(|told| told.version)), head, out)
+                    .map(|chosen| self.prefill = chosen)
             }
             Err(Unchosen::Refused(why)) => Err(why),
             Ok(()) => Ok(()),
@@ -168,6 +169,28 @@ impl RequestFlow {
         let counter = if overloaded { Counter::OverloadRefused } else { Counter::NamedRefused };
         self.refuse(named::refusal(Phase::Prefill, why), counter, out)
     }
+}
+
+impl Turn {
+    /// It is a turn of this session, which no key names.
+    pub(super) fn belongs(&mut self, session: Session, pool: &Pool) {
+        self.session = Some(session);
+        self.prefill = pool.prefill.is_some().then(|| prefill_of(session));
+    }
+
+    /// The same, of the session that the service found behind an alias, as far as its prefill half goes.
+    pub(super) fn behind(self, pool: &Pool, reply: Option<&RouteReply>) -> Self {
+        let found = reply.and_then(|reply| reply.session).filter(|_| self.alias.is_some());
+        let found = found.filter(|_| pool.prefill.is_some());
+        let prefill = found.map(|found| prefill_of(Session { id: found.id, rank_hash: found.rank_hash }));
+        Self { prefill: prefill.or(self.prefill), ..self }
+    }
+}
+
+/// The prefill half of a session of which nothing but its id is known.
+fn prefill_of(session: Session) -> Session {
+    let id = hash::response_id(b"", b"", Phase::Prefill.as_str(), &session.id.0.to_le_bytes());
+    Session { id, rank_hash: session.rank_hash }
 }
 
 impl Wanted {

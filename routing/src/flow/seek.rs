@@ -10,7 +10,7 @@ use super::place::{self, Slot};
 use super::prefill::Unchosen;
 use super::{Binding, Effect, Env, Head, Here, Pending, choose, named};
 use crate::contract::{Affinity, OnAllOverloaded, OnOverload, Policy, Refusal};
-use crate::id::RequestId;
+use crate::id::{RequestId, Version};
 use crate::page::{Certainty, Record};
 use crate::session::Session;
 
@@ -123,7 +123,8 @@ pub(super) fn unkept(env: &mut Env<'_>, here: Here<'_>, head: &impl Head) -> Res
 pub(super) fn alone(
     env: &mut Env<'_>,
     here: Here<'_>,
-    (session, request, cached): (Session, RequestId, Option<Record>),
+    (session, request): (Session, RequestId),
+    (cached, seen): (Option<Record>, Option<Version>),
     head: &impl Head,
     out: &mut Vec<Effect>,
 ) -> Result<Option<Half>, Refusal> {
@@ -146,7 +147,7 @@ pub(super) fn alone(
             Err(_) => return Ok(None),
         },
     };
-    let version = env.vm.version_after(cached.map(|record| record.version));
+    let version = env.vm.version_after(seen.max(cached.map(|record| record.version)));
     let pool = here.pool.name.clone();
     let pending = Pending { session, pool, request, hold: None, version, cached: false };
     Ok(Some(Half { slot, pending: Some(pending), ends: None }))

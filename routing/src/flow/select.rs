@@ -2,11 +2,9 @@
 //!
 //! Owns the question whether the body is needed at all: a key in a header before the first body source answers it with no.
 
-use super::{
-    Counter, Effect, Env, Head, Here, Ignored, LocalReply, Next, RequestFlow, State, Turn, models, named,
-};
+use super::{Counter, Effect, Env, Head, Here, Ignored, LocalReply, Next, RequestFlow, State, models, named};
 use crate::config::{FilterConfig, NoTopology, PREVIOUS_RESPONSE, PoolBy, Trust};
-use crate::contract::{KeyShown, RouteReply};
+use crate::contract::KeyShown;
 use crate::directory::{Directory, Pool};
 use crate::engine::{CONVERSATION, Surface};
 use crate::hash::{self, Phase};
@@ -229,28 +227,6 @@ impl RequestFlow {
             _ => self.refuse(LocalReply::no_topology(), Counter::NoTopology, out),
         }
     }
-}
-
-impl Turn {
-    /// It is a turn of this session, which no key names.
-    fn belongs(&mut self, session: Session, pool: &Pool) {
-        self.session = Some(session);
-        self.prefill = pool.prefill.is_some().then(|| prefill_of(session));
-    }
-
-    /// The same, of the session that the service found behind an alias, as far as its prefill half goes.
-    pub(super) fn behind(self, pool: &Pool, reply: Option<&RouteReply>) -> Self {
-        let found = reply.and_then(|reply| reply.session).filter(|_| self.alias.is_some());
-        let found = found.filter(|_| pool.prefill.is_some());
-        let prefill = found.map(|found| prefill_of(Session { id: found.id, rank_hash: found.rank_hash }));
-        Self { prefill: prefill.or(self.prefill), ..self }
-    }
-}
-
-/// The prefill half of a session of which nothing but its id is known.
-fn prefill_of(session: Session) -> Session {
-    let id = hash::response_id(b"", b"", Phase::Prefill.as_str(), &session.id.0.to_le_bytes());
-    Session { id, rank_hash: session.rank_hash }
 }
 
 /// The pool as part of a session's id, with the model where the listener looks at it.
