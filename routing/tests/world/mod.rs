@@ -4,24 +4,25 @@
 #![allow(dead_code, reason = "each test program uses its own part of it")]
 
 mod render;
+mod replies;
+mod setups;
 
-use crate::common::{Headers, endpoint, id, small_fleet, target, worker};
+use crate::common::{Headers, endpoint, id, small_fleet, worker};
 use routing::attempt::Attempt;
 use routing::config::{FilterConfig, NoTopology, Steering};
-use routing::contract::{
-    Fleet, Outcome, Policy, RouteReply, RouteRequest, TTL_DEFAULT, Topology, WorkerState, WorkerStatus,
-};
+use routing::contract::{Fleet, Policy, RouteRequest, Topology, WorkerState, WorkerStatus};
 use routing::directory::Directory;
 use routing::flow::{
     AnswerHead, By, Effect, Ending, Env, EnvoyReason, Head, Next, RequestFlow, RouteFailure,
 };
-use routing::id::{Cursor, Epoch, HoldId, SessionId, Version};
+use routing::hash::{self, Phase};
+use routing::id::{Epoch, Rank, SessionId};
 use routing::page;
 use routing::session::{Key, RequestView};
 use routing::time::Timestamp;
 use routing::vm::Vm;
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 type Pages = BTreeMap<u32, Vec<u8>>;
 
@@ -34,6 +35,8 @@ pub(crate) struct World {
     pub(crate) topology: Topology,
     pub(crate) vms: Vec<Vm>,
     states: BTreeMap<String, WorkerState>,
+    /// Overloaded ranks; `None`: all of the worker's.
+    overloaded: BTreeMap<String, Vec<Option<u32>>>,
     pages: [Pages; 2],
     turns: [RefCell<BTreeMap<u32, u64>>; 2],
     now: Timestamp,
@@ -88,6 +91,7 @@ impl World {
             topology: small_fleet(),
             vms: (0..4).map(|n| Vm::new("envoy", Epoch(101 + n), n)).collect(),
             states: BTreeMap::new(),
+            overloaded: BTreeMap::new(),
             pages: [Pages::new(), Pages::new()],
             turns: [RefCell::default(), RefCell::default()],
             now: Timestamp(1000),
@@ -121,11 +125,22 @@ impl World {
 
     /// Gives every VM a directory of the present topology and states.
     fn publish(&mut self) {
-        let status = |(name, state): (&String, &WorkerState)| WorkerStatus::idle(id(name), *state);
-        let fleet = Fleet { version: 1, workers: self.states.iter().map(status).collect() };
+        let named: BTreeSet<&String> = self.states.keys().chain(self.overloaded.keys()).collect();
+        let workers = named.into_iter().map(|name| self.status(name)).collect();
+        let fleet = Fleet { version: 1, workers };
         let mut directory = Directory::new(&self.topology);
         directory.update(&fleet);
         self.vms.iter_mut().for_each(|vm| vm.directory = Some(directory.clone()));
+    }
+
+    fn status(&self, name: &str) -> WorkerStatus {
+        let state = self.states.get(name).copied().unwrap_or(WorkerState::Ready);
+        let overloaded = self.overloaded.get(name).cloned().unwrap_or_default();
+        WorkerStatus {
+            overloaded: overloaded.iter().flatten().map(|rank| Rank(*rank)).collect(),
+            all_overloaded: overloaded.contains(&None),
+            ..WorkerStatus::idle(id(name), state)
+        }
     }
 
     /// Plays a script, steps parted by `;`, each `[REQUEST:] COMMAND ARGUMENTS` or `@MILLISECONDS`; one trace line a step.
@@ -160,7 +175,7 @@ impl World {
             "try" => Some(self.attempt(name, rest)),
             "page" => Some(self.page(rest)),
             "report" => Some(self.report(rest.first().map_or(0, |vm| vm.parse().unwrap()))),
-            "load" => Some(self.vms.iter().map(|vm| vm.loads.total()).sum::<u64>().to_string()),
+            "load" => Some(self.load(rest.first().copied()).to_string()),
             _ => {
                 self.change(verb, rest);
                 None
@@ -180,6 +195,12 @@ impl World {
                 let address = place.endpoints[0].address.clone();
                 *place = worker(name, &[endpoint(&address, start.parse().unwrap(), size.parse().unwrap())]);
             }
+            ("overload", [name]) => self.overloaded.entry((*name).to_owned()).or_default().push(None),
+            ("overload", [name, rank]) => {
+                let ranks = self.overloaded.entry((*name).to_owned()).or_default();
+                ranks.push(Some(rank.parse().unwrap()));
+            }
+            ("clear", [name]) => self.overloaded.entry((*name).to_owned()).or_default().clear(),
             ("remove", [name]) => self.topology.workers.retain(|w| w.id != id(name)),
             ("remove-pool", []) => self.topology.pools.clear(),
             ("generation", [n]) => {
@@ -203,7 +224,7 @@ impl World {
                 Some(("rank", n)) => headers.set("x-rankpin-rank", Some(n)),
                 Some(("path", path)) => headers.set(":path", Some(path)),
                 Some(("method", method)) => headers.set(":method", Some(method)),
-                Some((name, value)) if name.starts_with("x-") || name == "content-type" => {
+                Some((name, value)) if name.starts_with("x-") || name.starts_with("content-") => {
                     headers.set(name, Some(value));
                 }
                 None if *word == "body" => headers.set("x-test-body", Some("yes")),
@@ -227,7 +248,7 @@ impl World {
             ["timeout"] => Err(RouteFailure::Timeout),
             ["failed"] => Err(RouteFailure::Failed),
             ["malformed"] => Err(RouteFailure::Malformed),
-            words => Ok(reply(words)),
+            words => Ok(replies::reply(words, |key| self.session(key))),
         };
         self.drive(name, |flow, env, seen, out| {
             flow.routed(env, seen, answer, out);
@@ -241,13 +262,15 @@ impl World {
         self.drive(name, |flow, env, seen, out| Some(flow.body(env, seen, text.as_bytes(), end, out)))
     }
 
-    /// `said TEXT`: the whole of the answer's body.
+    /// `said TEXT`: the next part of the answer's body, with `\\n` for the ends of lines; a last `…` says that more comes.
     fn said(&mut self, name: &str, text: &str) -> String {
         if !self.flows[name].flow.wants_response_body() {
             return "not looked at".to_owned();
         }
+        let (text, end) = text.strip_suffix('…').map_or((text, true), |text| (text, false));
+        let text = text.replace("\\n", "\n");
         self.drive(name, |flow, env, _, out| {
-            flow.response_body(env, text.as_bytes(), true, out);
+            flow.response_body(env, text.as_bytes(), end, out);
             None
         })
     }
@@ -372,11 +395,35 @@ impl World {
         let cluster = text("x-rankpin-cluster").unwrap_or_else(|| "default".to_owned());
         let list = text("x-rankpin-endpoints").map(|list| format!(" [{list}]")).unwrap_or_default();
         let rank = text("x-data-parallel-rank").map(|rank| format!(" rank {rank}")).unwrap_or_default();
-        format!("to {}{list}{rank}", cluster.trim_start_matches("rankpin-"))
+        let names = &self.config.prefill_headers;
+        let prefill = headers.text(&names.host_port).map(|at| {
+            let rank = headers.text(&names.rank).map_or_else(String::new, |rank| format!(" rank {rank}"));
+            format!(", prefill at {at}{rank}")
+        });
+        format!("to {}{list}{rank}{}", cluster.trim_start_matches("rankpin-"), prefill.unwrap_or_default())
     }
 
+    /// The session of `KEY`, `KEY@PHASE` or `KEY@POOL[/MODEL]`, or the alias of `resp:ID`.
     pub(crate) fn session(&self, key: &str) -> SessionId {
-        Key::new(key.as_bytes()).unwrap().session(&self.config.hash_secret, b"", "chat").id
+        let secret = &self.config.hash_secret;
+        if let Some(response) = key.strip_prefix("resp:") {
+            return hash::response_id(secret, b"", "chat", response.as_bytes());
+        }
+        let (key, at) = key.split_once('@').unwrap_or((key, ""));
+        let (place, phase) = match at {
+            "prefill" => ("chat", Phase::Prefill),
+            "decode" => ("chat", Phase::Decode),
+            "" => ("chat", Phase::Aggregated),
+            place => (place, Phase::Aggregated),
+        };
+        Key::new(key.as_bytes()).unwrap().session_of(secret, b"", place, phase).id
+    }
+
+    /// Requests in flight, of all VMs: on all workers, or on one.
+    fn load(&self, worker: Option<&str>) -> u64 {
+        let hash = worker.map(|name| hash::worker_hash(&id(name)));
+        let of = |vm: &Vm| hash.map_or_else(|| vm.loads.total(), |hash| vm.loads.of_worker(hash).into());
+        self.vms.iter().map(of).sum()
     }
 
     /// A header of a request as it went on.
@@ -399,6 +446,12 @@ impl World {
         let n = page::page_of(record.id, self.config.page_count);
         let place = self.pages[0].entry(n).or_insert_with(page::empty);
         *place = page::with(place, &record, self.config.page_bytes).unwrap();
+    }
+
+    /// Loses a session's record from the first Envoy's pages, as a full page does.
+    pub(crate) fn forget(&mut self, session: SessionId) {
+        let n = page::page_of(session, self.config.page_count);
+        self.pages[0].insert(n, page::empty());
     }
 
     /// `page KEY [ENVOY]`.
@@ -431,24 +484,4 @@ fn usual_reason(status: &str) -> EnvoyReason {
 
 fn ignored(effect: &Effect) -> bool {
     matches!(effect, Effect::Count(routing::flow::Counter::Ignored(_)))
-}
-
-/// `OUTCOME [WORKER] [rank N] [vN] [hold N]`.
-fn reply(words: &[&str]) -> RouteReply {
-    let outcome: Outcome = serde_json::from_str(&format!("\"{}\"", words[0])).unwrap();
-    let refusal = words.get(1).filter(|_| outcome == Outcome::Refused);
-    let refusal = refusal.map(|word| serde_json::from_str(&format!("\"{word}\"")).unwrap());
-    let after =
-        |name: &str| words.iter().position(|w| *w == name).map(|at| words[at + 1].parse::<u64>().unwrap());
-    let named = words.get(1).filter(|w| w.starts_with('w') && outcome != Outcome::Refused);
-    let rank = after("rank").map(|rank| u32::try_from(rank).unwrap());
-    let seq = words.iter().skip(1).find_map(|w| w.strip_prefix('v')?.parse().ok()).unwrap_or(0);
-    RouteReply {
-        refusal,
-        target: named.map(|worker| target(worker, rank)),
-        version: Version { seq, writer: 0 },
-        hold: after("hold").map(HoldId),
-        ttl_ms: TTL_DEFAULT,
-        ..RouteReply::nowhere(outcome, Cursor(0), Epoch(1), "scripted")
-    }
 }

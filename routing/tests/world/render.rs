@@ -1,15 +1,17 @@
 //! The trace's words for effects, records and reports.
 
-use routing::contract::{Entry, Report, RouteRequest, Target, Topology};
+use routing::contract::{Cached, Entry, PrefillAsk, Report, RouteRequest, Target, Topology};
 use routing::flow::{Effect, PageChange};
 use routing::hash::worker_hash;
 use routing::id::{HoldId, Rank, Version};
 use routing::page::{Certainty, Record};
+use routing::time::Millis;
 
 pub(super) fn effect(effect: &Effect, topology: &Topology) -> Option<String> {
     match effect {
         Effect::Route { request, timeout } => {
-            assert_eq!(request.deadline_ms, *timeout, "the service must not hold what nobody waits for");
+            let longest = Millis(request.deadline_ms.0 + request.wait_ms.0);
+            assert_eq!(longest, *timeout, "the service must not hold what nobody waits for");
             Some(question(request, topology))
         }
         Effect::Respond(reply) => {
@@ -28,13 +30,32 @@ pub(super) fn effect(effect: &Effect, topology: &Topology) -> Option<String> {
 }
 
 fn question(request: &RouteRequest, topology: &Topology) -> String {
-    let cached = request.cached.map(|cached| {
+    let mut told = if request.dry_run { "ask dry".to_owned() } else { "ask".to_owned() };
+    told.push_str(&known(request.cached, &request.unsent, topology));
+    if request.wait_ms > Millis(0) {
+        told.push_str(&format!(" wait {}", request.wait_ms.0));
+    }
+    if let Some(alias) = request.alias {
+        told.push_str(&format!(" alias {}", alias.prefix()));
+    }
+    if let Some(prefill) = &request.prefill {
+        let PrefillAsk { request, session, cached, named, unsent } = &**prefill;
+        let session = if session.is_some() { "" } else { " without a session" };
+        let named = named.as_ref().map(|named| format!(" at {}", target(named))).unwrap_or_default();
+        let known = known(*cached, unsent, topology);
+        told.push_str(&format!(" + prefill r{}{session}{named}{known}", request.0));
+    }
+    told
+}
+
+fn known(cached: Option<Cached>, unsent: &[Entry], topology: &Topology) -> String {
+    let cached = cached.map(|cached| {
         let slot = slot(name(cached.worker_hash, topology), cached.rank);
         format!(" cached {slot} {}", version(cached.version))
     });
-    let unsent: Vec<String> = request.unsent.iter().map(entry).collect();
+    let unsent: Vec<String> = unsent.iter().map(entry).collect();
     let unsent = if unsent.is_empty() { String::new() } else { format!(" unsent [{}]", unsent.join(", ")) };
-    format!("ask{}{unsent}", cached.unwrap_or_default())
+    format!("{}{unsent}", cached.unwrap_or_default())
 }
 
 pub(super) fn change(change: &PageChange, topology: &Topology, written: bool) -> String {
