@@ -212,3 +212,23 @@ fn the_note_tells_plan_session_slot_and_reason() {
     assert!(note.starts_with("0.1;s=") && note.ends_with(";w=w2;r=-;why=routed_held"), "{note}");
     assert!(!note.contains("hunter2"));
 }
+
+#[test]
+fn alternates_leave_overloaded_slots_out() {
+    check(
+        World::endpoints(),
+        "head session=session-1; route bound w1 rank 5 v3; end; overload w0 2; head session=session-1; end; overload w0 1; head session=session-1; end;
+         overload w2; head session=session-1; end",
+        expect![[r#"
+            head session=session-1 -> pause, ask
+            route bound w1 rank 5 v3 -> put bound w1/5 v3, #routed_bound, resume, to pool-chat [10.0.0.2:80,10.0.0.3:80,10.0.0.1:80]
+            end -> nothing
+            head session=session-1 -> continue, #pinned, to pool-chat [10.0.0.2:80,10.0.0.3:80,10.0.0.1:80]
+            end -> nothing
+            head session=session-1 -> continue, #pinned, to pool-chat [10.0.0.2:80,10.0.0.3:80]
+            end -> nothing
+            head session=session-1 -> continue, #pinned, to pool-chat [10.0.0.2:80]
+            end -> nothing
+        "#]],
+    );
+}
