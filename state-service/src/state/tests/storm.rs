@@ -5,6 +5,7 @@ use crate::config::ServiceConfig;
 use crate::state::{Limits, StateConfig};
 use proptest::prelude::*;
 use routing::contract::{Affinity, Policy, PoolInfo, RankChoice, RankPick};
+use routing::hash::Phase;
 use routing::id::Version;
 use std::collections::BTreeMap;
 
@@ -13,7 +14,7 @@ fn step() -> impl Strategy<Value = String> {
     let worker = prop::sample::select(vec!["w1", "w2", "w3"]);
     let vm = prop::sample::select(vec!["A", "B", "C"]);
     let ask = (name, 0..12u64, vm, worker, 0..9u64);
-    (0..21u8, ask).prop_map(|(kind, (name, request, vm, worker, n))| match kind {
+    (0..27u8, ask).prop_map(|(kind, (name, request, vm, worker, n))| match kind {
         0 => format!("worker {worker} ranks=0..{}", n + 1),
         1 => format!("worker {worker} weight={}", n + 1),
         2 => format!("remove {worker}"),
@@ -33,6 +34,16 @@ fn step() -> impl Strategy<Value = String> {
         17 => format!("route {name} r{request}@{vm} named={worker}"),
         18 => format!("route {name} r{request}@{vm} named={worker}:{n}"),
         19 => format!("slot {worker} 5xx count={n}"),
+        20 => format!(
+            "worker {worker} ranks=0..{} phase={}",
+            n + 1,
+            ["decode", "prefill"][usize::from(n % 2 == 0)]
+        ),
+        21 => format!("worker {worker} limit={} labels=z:{}", n + 1, n % 3),
+        22 => format!("route {name} r{request}@{vm} require=z:{} prefer=z", n % 3),
+        23 => format!("alias x{} {name}", n % 3),
+        24 => format!("route - r{request}@{vm} alias=x{}", n % 3),
+        25 => format!("route {name} r{request}@{vm} prefill=p{name},r{}@{vm}", request + 20),
         _ => format!("wait {}s", n * 4),
     })
 }
@@ -53,7 +64,8 @@ fn kind() -> impl Strategy<Value = PoolInfo> {
 }
 
 fn world_of(kind: PoolInfo) -> World {
-    let limits = Limits { sessions_max: 4, tombstones_max: 2, moves_max: 8, ..Limits::SERVICE };
+    let limits =
+        Limits { sessions_max: 4, tombstones_max: 2, aliases_max: 2, moves_max: 8, ..Limits::SERVICE };
     let service = ServiceConfig { pools: vec![kind], ..ServiceConfig::without_file() };
     World::with(StateConfig { service, limits })
 }
@@ -68,6 +80,7 @@ fn can_play(world: &World, step: &str) -> bool {
 fn check_invariants(world: &World, seen: &mut BTreeMap<&'static str, Version>) {
     let state = &world.state;
     state.sessions.check();
+    state.aliases.check();
     for worker in state.workers() {
         assert_eq!(worker.load, state.vms.load_of(worker.hash), "load of {}", worker.id());
     }
@@ -130,6 +143,15 @@ fn check_route(world: &World, said: &str) {
     let worker = world.state.worker(&worker_id(id)).unwrap();
     assert!(worker.state().serves_bound(), "{said}");
     assert!(rank.is_none_or(|rank| rank < worker.spec().rank_count()), "{said}");
+    if step.contains("require=") {
+        assert!(step.contains(&format!("require=z:{}", worker.spec().labels["z"])), "{said}");
+    }
+    let prefill = answer.split_once(" + ").and_then(|(_, half)| half.split_whitespace().nth(1));
+    if let Some(prefill) = prefill.filter(|target| *target != "-") {
+        let id = prefill.split_once(':').map_or(prefill, |(id, _)| id);
+        assert_eq!(world.state.worker(&worker_id(id)).unwrap().spec().phase, Phase::Prefill, "{said}");
+    }
+    assert_ne!(worker.spec().phase, Phase::Prefill, "{said}");
     let Some((_, named)) = step.split_once("named=") else { return };
     let (named_id, named_rank) = named.split_once(':').map_or((named, None), |(id, rank)| (id, Some(rank)));
     assert_eq!(id, named_id, "{said}");
