@@ -38,12 +38,14 @@ pub fn seed(namespace: Namespace<'_>) -> u64 {
 
 /// The chained hash of a first block.
 #[must_use]
+#[inline]
 pub fn first(seed: u64, tokens: &[u32]) -> BlockHash {
     BlockHash(own(seed, tokens))
 }
 
 /// The chained hash of a block after `prev`.
 #[must_use]
+#[inline]
 pub fn next(prev: BlockHash, seed: u64, tokens: &[u32]) -> BlockHash {
     link(prev, seed, own(seed, tokens))
 }
@@ -51,6 +53,7 @@ pub fn next(prev: BlockHash, seed: u64, tokens: &[u32]) -> BlockHash {
 /// A block whose tokens do not say all of its content (images and the like): `extra` is a hash of the rest, 0 when there is none.
 /// Applies to that block alone; what follows it differs by being chained to it.
 #[must_use]
+#[inline]
 pub fn with_extra(hash: BlockHash, extra: u64) -> BlockHash {
     if extra == 0 { hash } else { link(hash, EXTRA, extra) }
 }

@@ -10,7 +10,7 @@ mod route;
 mod topology;
 mod watch;
 
-pub use explain::{CandidateShown, Explanation, KeyShown, Removal};
+pub use explain::{CandidateShown, Explained, Explanation, KeyShown, Removal};
 pub use pool::{
     Affinity, DEVICE_RATIO_DEFAULT, OnAllOverloaded, OnOverload, Policy, PoolInfo, RANK_PICK_MARGIN,
     RankChoice, RankPick, Ranks, SOFT_MARGIN_PERCENT_DEFAULT, SOFT_SLACK, TTL_DEFAULT, WAIT_MAX, soft_stays,

@@ -7,10 +7,10 @@ use wasm_bindgen_test::wasm_bindgen_test as test;
 
 use common::{endpoint, pool_name, target, worker};
 use routing::contract::{
-    Affinity, Cached, Caller, CandidateShown, Device, EndpointInfo, Engine, Entry, Explanation, Fleet,
-    InFlight, KeptSlot, KeyShown, Move, OnAllOverloaded, OnOverload, Outcome, Policy, PoolInfo, PrefillAsk,
-    RankIn, RankNumbering, Refusal, Removal, Report, RouteReply, RouteRequest, SessionRef, SlotFailure,
-    Topology, WatchQuery, WatchReply, WorkerInfo, WorkerState, WorkerStatus,
+    Affinity, Cached, Caller, CandidateShown, Device, EndpointInfo, Engine, Entry, Explained, Explanation,
+    Fleet, InFlight, KeptSlot, KeyShown, Move, OnAllOverloaded, OnOverload, Outcome, Policy, PoolInfo,
+    PrefillAsk, RankIn, RankNumbering, Refusal, Removal, Report, RouteReply, RouteRequest, SessionRef,
+    SlotFailure, Topology, WatchQuery, WatchReply, WorkerInfo, WorkerState, WorkerStatus,
 };
 use routing::demand::{Demands, Label};
 use routing::hash::Phase;
@@ -271,7 +271,7 @@ fn route_reply_of_a_split_pool_explained() {
         refusal: Some(Refusal::Excluded),
         session: Some(session()),
         prefill: Some(Box::new(route_reply(Outcome::NoWorker))),
-        explained: Some(Box::new(explained)),
+        explained: Explained::of(&explained),
         reason: "excluded".to_owned(),
         ..route_reply(Outcome::Refused)
     };

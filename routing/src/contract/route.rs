@@ -1,6 +1,6 @@
 //! `route`: one request asks where it goes.
 
-use super::{Caller, Entry, Explanation, SessionRef, Target, is_default};
+use super::{Caller, Entry, Explained, SessionRef, Target, is_default};
 use crate::demand::Demands;
 use crate::id::{Cursor, Epoch, HoldId, PoolName, Rank, RequestId, SessionId, Version, WorkerId};
 use crate::time::Millis;
@@ -180,7 +180,7 @@ pub struct RouteReply {
     pub prefill: Option<Box<RouteReply>>,
     /// How it came about, for [`RouteRequest::dry_run`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub explained: Option<Box<Explanation>>,
+    pub explained: Option<Explained>,
 }
 
 impl RouteReply {

@@ -8,7 +8,7 @@ use super::{
     Counter, Effect, Env, Head, Here, Ignored, LocalReply, Next, PageChange, Pending, Placement, RequestFlow,
     RouteFailure, Routing, State, named, reference,
 };
-use crate::contract::{Cached, Explanation, Outcome, Refusal, RouteReply, RouteRequest};
+use crate::contract::{Cached, Explained, Outcome, Refusal, RouteReply, RouteRequest};
 use crate::hash;
 use crate::id::RankHash;
 use crate::page::{Certainty, Record};
@@ -236,9 +236,9 @@ impl RequestFlow {
     }
 
     /// The answer to a dry run.
-    fn dry(&mut self, here: Here<'_>, explained: Option<Box<Explanation>>, out: &mut Vec<Effect>) -> Next {
+    fn dry(&mut self, here: Here<'_>, explained: Option<Explained>, out: &mut Vec<Effect>) -> Next {
         let reply = explained.map_or_else(LocalReply::dry_run_unanswered, |explained| {
-            LocalReply::json(200, &Explanation { key: here.turn.key.clone(), ..*explained })
+            LocalReply::ok(explained.text(here.turn.key.as_ref()))
         });
         self.refuse(reply, Counter::DryRun, out)
     }

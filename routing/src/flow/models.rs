@@ -72,8 +72,10 @@ fn asks_for_list(head: &impl Head) -> bool {
 fn list(directory: &Directory) -> LocalReply {
     let names: BTreeSet<&str> =
         directory.pools.iter().flat_map(|pool| pool.models.iter().map(String::as_str)).collect();
-    let entry =
-        |name: &str| serde_json::json!({"id": name, "object": "model", "created": 0, "owned_by": "rankpin"});
-    let data: Vec<serde_json::Value> = names.into_iter().map(entry).collect();
-    LocalReply::json(200, &serde_json::json!({"object": "list", "data": data}))
+    let entry = |name: &str| {
+        let id = serde_json::to_string(name).unwrap_or_default();
+        format!(r#"{{"id":{id},"object":"model","created":0,"owned_by":"rankpin"}}"#)
+    };
+    let data: Vec<String> = names.into_iter().map(entry).collect();
+    LocalReply::ok(format!(r#"{{"object":"list","data":[{}]}}"#, data.join(",")))
 }

@@ -1,7 +1,7 @@
 //! The service's answers as scripts write them.
 
 use crate::common::{pool_name, target};
-use routing::contract::{Explanation, Outcome, RouteReply, SessionRef, TTL_DEFAULT};
+use routing::contract::{Explained, Explanation, Outcome, RouteReply, SessionRef, TTL_DEFAULT};
 use routing::hash::{Phase, rank_hash};
 use routing::id::{Cursor, Epoch, HoldId, SessionId, Version};
 
@@ -13,7 +13,7 @@ pub(super) fn reply(words: &[&str], session: impl Fn(&str) -> SessionId) -> Rout
     let key = after(words, "session");
     let session = key.map(|key| SessionRef { id: session(key), rank_hash: rank_hash(key.as_bytes()) });
     let half = half(words);
-    let explained = words.contains(&"explained").then(|| Box::new(explanation(&half)));
+    let explained = words.contains(&"explained").then(|| Explained::of(&explanation(&half))).flatten();
     RouteReply { prefill, session, explained, ..half }
 }
 

@@ -9,7 +9,7 @@ use super::choice::{Considered, Field};
 use super::judge::{Asked, Seat};
 use super::verdict::{Act, Fresh, Loose, Verdict};
 use routing::contract::{
-    Affinity, Caller, CandidateShown, Explanation, Policy, Removal, RouteReply, RouteRequest,
+    Affinity, Caller, CandidateShown, Explained, Explanation, Policy, Removal, RouteReply, RouteRequest,
 };
 use routing::hash::{Phase, rendezvous_cost, rendezvous_draw};
 use routing::id::PoolName;
@@ -24,7 +24,7 @@ impl State {
         let Some(pool) = self.pools.get(&request.pool).cloned() else {
             let nowhere = self.unknown_pool(now);
             let shown = empty(request.pool.clone(), &nowhere);
-            return RouteReply { explained: Some(Box::new(shown)), ..nowhere };
+            return RouteReply { explained: Explained::of(&shown), ..nowhere };
         };
         let behind = self.behind(now, request);
         let seat = self.seat_of(&request.caller);
@@ -35,7 +35,7 @@ impl State {
             reply.prefill = Some(Box::new(prefill));
             shown.prefill = Some(Box::new(shown_prefill));
         }
-        RouteReply { session: behind, explained: Some(Box::new(shown)), ..reply }
+        RouteReply { session: behind, explained: Explained::of(&shown), ..reply }
     }
 
     fn seat_of(&self, caller: &Caller) -> Seat {
