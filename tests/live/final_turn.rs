@@ -2,7 +2,7 @@
 
 use e2e::client::{CHAT, SESSION, send};
 use e2e::raw::{Raw, request};
-use e2e::{EngineSpec, Steering, World, WorldPlan, wait_for};
+use e2e::{Client, EngineSpec, Steering, World, WorldPlan, wait_for};
 use serde_json::json;
 
 use crate::support::{BOTH, binding, bound_to, nothing_in_flight, served, three_engines, turn, unknown};
@@ -110,4 +110,49 @@ async fn released_by_hand() {
     })
     .await
     .unwrap();
+}
+
+/// Released through one Envoy: the other, which has the binding in its cache, does not raise it from the dead.
+#[tokio::test]
+async fn the_other_envoy_hears_of_it() {
+    let world = WorldPlan::new(Steering::Endpoints, &three_engines())
+        .probes_every_ms(0)
+        .envoys(2)
+        .start()
+        .await
+        .unwrap();
+    let clients = [0, 1].map(|n| Client::new(world.envoys[n].address()).unwrap());
+    for n in 0..4 {
+        let key = format!("shared-{n}");
+        let home = turn(&clients[0], &key).await;
+        binding(&world, &key).await;
+        assert_eq!(turn(&clients[1], &key).await, home);
+        let request = clients[0].chat_request(Some(&key), "bye").header("x-session-final", "true");
+        assert_eq!(served(&send(request).await.unwrap()), home);
+        gone(&world, &key).await;
+        let held = async || world.envoys[1].requests("routed_held").await.unwrap();
+        let before = held().await;
+        wait_for("the other Envoy to ask anew", async || {
+            turn(&clients[1], &key).await;
+            (held().await > before).then_some(())
+        })
+        .await
+        .unwrap();
+    }
+    nothing_in_flight(&world).await;
+}
+
+/// Where nothing is kept, a last turn ends nothing, and is no fault.
+#[tokio::test]
+async fn a_last_turn_of_nobody() {
+    for (policy, affinity) in [("session_hash", "hard"), ("least_loaded", "off")] {
+        let plan = WorldPlan::new(Steering::Endpoints, &three_engines()).probes_every_ms(0).policy(policy);
+        let world = plan.pool(json!({"affinity": affinity})).start().await.unwrap();
+        for key in [None, Some("kept-nowhere")] {
+            let request = world.client().chat_request(key, "bye").header("x-session-final", "1");
+            served(&send(request).await.unwrap());
+        }
+        assert_eq!(count(&world, "released").await, 0, "{policy}, {affinity}");
+        nothing_in_flight(&world).await;
+    }
 }

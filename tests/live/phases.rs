@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use e2e::client::{Slot, Turn, send};
-use e2e::{EngineSpec, Steering, World, WorldPlan, wait_for};
+use e2e::{Client, EngineSpec, Steering, World, WorldPlan, wait_for};
 use routing::hash::{hashed_rank, rank_hash};
 use routing::header::{self, VLLM_RANK};
 use serde_json::{Value, json};
@@ -228,4 +228,70 @@ async fn named_targets_of_each_half() {
         assert!(engine.requests().await.unwrap().is_empty(), "{} was asked", engine.name());
     }
     nothing_in_flight(&world).await;
+}
+
+/// Two Envoys of two threads: each session's two slots are the same on both.
+#[tokio::test]
+async fn two_envoys_agree_on_both_halves() {
+    let plan = WorldPlan::new(Steering::Phases, &split()).probes_every_ms(0).cold().envoys(2);
+    let world = plan.start().await.unwrap();
+    all_known(&world, &["d0", "d1"], &["p0", "p1"]).await;
+    let clients: Vec<Client> =
+        world.envoys.iter().map(|envoy| Client::fresh_connections(envoy.address()).unwrap()).collect();
+    // The second one may still be learning: its turns count once it places them.
+    wait_for("the second Envoy to place both halves", async || {
+        clients[1].chat(Some("second"), "x").await.ok()?.prefilled().map(drop)
+    })
+    .await
+    .unwrap();
+    for n in 0..16 {
+        let key = format!("agreed-{n}");
+        let mut slots = BTreeSet::new();
+        for turn in 0..6 {
+            slots.insert(halves(&clients[(n + turn) % 2].chat(Some(&key), "go on").await.unwrap()));
+        }
+        assert_eq!(slots.len(), 1, "{key} was on {slots:?}");
+    }
+    nothing_in_flight(&world).await;
+}
+
+/// A decode worker that refuses: the attempt elsewhere has its own rank, and the same prefill slot.
+#[tokio::test]
+async fn a_retry_keeps_the_prefill_half() {
+    let world = world(json!({}), false).await;
+    let (key, (decode, prefill)) = prefilled_by(&world, "p1").await;
+    let other = if decode.worker == "d0" { "d1" } else { "d0" };
+    world.engine(&decode.worker).fault("503", Some(1)).await.unwrap();
+    let (serving, prefilled) = both(&world, &key).await;
+    assert_eq!((serving.worker.as_str(), prefilled), (other, prefill.clone()));
+    let size = if other == "d0" { 4 } else { 2 };
+    assert_eq!(serving.rank, hashed_rank(rank_hash(key.as_bytes()), 0, size).map(|rank| rank.0));
+    wait_for("both halves at home", async || {
+        (both(&world, &key).await == (decode.clone(), prefill.clone())).then_some(())
+    })
+    .await
+    .unwrap();
+    nothing_in_flight(&world).await;
+}
+
+/// `session_hash` and `off`: no state, and both halves all the same; by the hash, the same ones on every turn.
+#[tokio::test]
+async fn halves_without_bindings() {
+    for (pool, steady) in [(json!({"policy": "session_hash"}), true), (json!({"affinity": "off"}), false)] {
+        let world = world(pool, false).await;
+        let sessions = world.service.metric("rankpin_sessions", &[]).await.unwrap();
+        let (mut prefillers, mut decoders) = (BTreeSet::new(), BTreeSet::new());
+        for n in 0..24 {
+            let key = format!("loose-{n}");
+            let first = both(&world, &key).await;
+            assert!(!steady || both(&world, &key).await == first, "{key} left {first:?}");
+            decoders.insert(first.0.worker);
+            prefillers.insert(first.1.worker);
+            let keyless = world.client().chat(None, "x").await.unwrap();
+            assert!(keyless.prefilled().is_some());
+        }
+        assert_eq!((prefillers.len(), decoders.len()), (2, 2));
+        assert_eq!(world.service.metric("rankpin_sessions", &[]).await.unwrap(), sessions);
+        nothing_in_flight(&world).await;
+    }
 }

@@ -10,7 +10,7 @@
 //! | A5 | header key and body key disagree | `body_keys::a5_…` |
 //! | A6 | one key under each policy | `policies::three_turns_on_one_slot_and_nothing_left_of_failures` |
 //! | A7 | one key with three models | `pools::a7_…` |
-//! | A8 | sub-agents | `keys::a8_…` |
+//! | A8 | sub-agents | `keys::a8_…`, `sources::a8_…` |
 //! | A9 | an agent's own header only | `keys::a9_…`, `body_keys::a9_…` |
 //! | A10 | the session header reaches the engine | `bodies::headers_and_bodies_arrive_byte_for_byte` |
 //! | A11 | prefill and decode | `phases::both_halves_are_bound_each_on_its_own` |
@@ -34,9 +34,10 @@
 //! | D7 | a ninth worker | `crowd::d7_…` |
 //! | G1 | large bodies on a pinned turn | `bodies::ten_mebibytes_pass_on_a_first_and_on_a_pinned_turn`, `bodies::a_pinned_body_reaches_the_worker_before_it_is_complete` |
 //! | G2 | large bodies that are read | `body_keys::g2_…`, `held_bodies::ten_mebibytes_wait_for_their_slot` |
-//! | G3 | hostile bytes; a VM dies | `proxy::g3_…`, `panic::its_streams_end_and_no_others` |
-//! | G4 | every config fault at once | `shipped::envoy_refuses_a_bad_plugin_configuration_with_all_its_faults`, `bad_input::a_declaration_names_all_its_faults_at_once` |
+//! | G3 | hostile bytes; a VM dies | `proxy::g3_…`, `answers::g3_…`, `panic::its_streams_end_and_no_others` |
+//! | G4 | every config fault at once | `proxy::g4_…`, `shipped::envoy_refuses_a_bad_plugin_configuration_with_all_its_faults`, `bad_input::a_declaration_names_all_its_faults_at_once` |
 
+mod answers;
 mod body_keys;
 mod crowd;
 mod keys;

@@ -1,23 +1,29 @@
-//! Case group G where no theme shows it yet: hostile bytes.
+//! Case group G where no theme shows it yet: hostile bytes from clients and from engines, and every config fault at once.
 
 use std::net::SocketAddr;
 
-use e2e::client::{CHAT, SESSION};
+use e2e::client::{CHAT, RESPONSES};
 use e2e::raw::Raw;
-use e2e::{Steering, World, WorldPlan};
+use e2e::scratch::Scratch;
+use e2e::{Bootstrap, Steering, World, WorldPlan, artifacts, envoy};
 use routing::header;
 use serde_json::json;
 use tokio::task::JoinSet;
 
-use crate::support::{BOTH, nothing_in_flight, three_engines, turn};
+use crate::support::{nothing_in_flight, three_engines, turn};
 
-const LANES: u64 = 24;
-const REQUESTS_A_LANE: u64 = 50;
+const LANES: u64 = 80;
+const REQUESTS_A_LANE: u64 = 15;
 
 /// Xorshift: the same bytes on every run.
-struct Dice(u64);
+pub(super) struct Dice(u64);
 
 impl Dice {
+    /// Each number its own bytes.
+    pub(super) const fn new(number: u64) -> Self {
+        Self(number.wrapping_mul(0x9E37_79B9_7F4A_7C15))
+    }
+
     fn next(&mut self) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -25,18 +31,18 @@ impl Dice {
         self.0
     }
 
-    fn below(&mut self, n: usize) -> usize {
+    pub(super) fn below(&mut self, n: usize) -> usize {
         (self.next() % n as u64) as usize
     }
 
     /// Up to `most` bytes; no line break, which would only end the header.
-    fn bytes(&mut self, most: usize) -> Vec<u8> {
+    pub(super) fn bytes(&mut self, most: usize) -> Vec<u8> {
         let len = self.below(most);
         (0..len).map(|_| self.next() as u8).filter(|byte| !b"\r\n".contains(byte)).collect()
     }
 
     /// Bytes that look like something, broken at a random place.
-    fn broken(&mut self, forms: &[&str]) -> Vec<u8> {
+    pub(super) fn broken(&mut self, forms: &[&str]) -> Vec<u8> {
         let mut text = forms[self.below(forms.len())].as_bytes().to_vec();
         let at = self.below(text.len() + 1);
         match self.below(3) {
@@ -74,7 +80,8 @@ fn hostile(dice: &mut Dice) -> Vec<u8> {
     let names =
         [&header::SESSION_DEFAULT[..], header::TRUSTED, &["cookie", "authorization", "x-session-final"]]
             .concat();
-    let mut bytes = format!("POST {CHAT}?sid=").into_bytes();
+    let path = [CHAT, RESPONSES, "/v1/responses/resp_1", "/v1/audio/transcriptions"][dice.below(4)];
+    let mut bytes = format!("POST {path}?sid=").into_bytes();
     bytes.extend(dice.broken(&FORMS).into_iter().filter(u8::is_ascii_graphic));
     bytes.extend_from_slice(
         b" HTTP/1.1\r\nhost: hostile\r\nconnection: close\r\ncontent-type: application/json",
@@ -104,14 +111,13 @@ async fn send(to: SocketAddr, bytes: &[u8]) {
 /// No VM dies of it, nothing stays counted or held, and sessions are where they were.
 #[tokio::test]
 async fn g3_hostile_bytes() {
-    for steering in BOTH {
+    for steering in [Steering::Cluster, Steering::Endpoints, Steering::Agents] {
         let world = everything_read(steering).await;
         let home = turn(&world.client(), "honest").await;
         let before = vms(&world).await;
         let mut lanes = JoinSet::new();
         for lane in 1..=LANES {
-            // Each lane its own bytes, the same ones on every run.
-            let (to, mut dice) = (world.envoy().address(), Dice(lane.wrapping_mul(0x9E37_79B9_7F4A_7C15)));
+            let (to, mut dice) = (world.envoy().address(), Dice::new(lane));
             lanes.spawn(async move {
                 for _ in 0..REQUESTS_A_LANE {
                     send(to, &hostile(&mut dice)).await;
@@ -139,24 +145,66 @@ async fn decided(world: &World) -> u64 {
     stats.iter().filter(|(name, _)| own(name)).map(|(_, count)| count).sum()
 }
 
-/// A listener that reads every kind of source and trusts its callers.
+/// A listener that reads every kind of source its module can, and trusts its callers.
 async fn everything_read(steering: Steering) -> World {
     let plan = WorldPlan::new(steering, &three_engines()).probes_every_ms(0);
-    let plan = plan.edit(|config| {
+    let plan = plan.edit(move |config| {
         config.trusted()?;
         config.served_header()?;
+        let bodies = steering == Steering::Agents;
+        if bodies {
+            config.wasm(&artifacts::module(artifacts::FULL_MODULE)?)?;
+        }
         config.plugin(|own| {
-            own["session"] = json!({"sources": [format!("header:{SESSION}"), "header:x-claude-code-session-id",
-                "cookie:sid", "query:sid"], "scope": ["header:x-tenant"]});
+            let mut sources = vec![
+                "header:x-session-id",
+                "header:x-claude-code-session-id",
+                "cookie:sid",
+                "query:sid",
+                "jwt:sub",
+                "jwt:/n/m@x-rankpin-prefer",
+            ];
+            if bodies {
+                sources.extend(["body:/session_id", "body:/conversation", "body:/metadata/user_id"]);
+                own["response_ids"] = json!(true);
+            }
+            own["session"] = json!({"sources": sources, "scope": ["header:x-tenant", "jwt:sub"],
+                "subagents": "parent", "fallback": bodies});
         })
     });
     plan.start().await.unwrap()
 }
 
 /// How many VMs were made so far, by Envoy's count.
-async fn vms(world: &World) -> u64 {
+pub(super) async fn vms(world: &World) -> u64 {
     let stats = world.envoy().stats("wasm").await.unwrap();
     let made: Vec<_> = stats.iter().filter(|(name, _)| name.ends_with("created")).collect();
     assert!(!made.is_empty(), "{stats:?}");
     made.iter().map(|(_, count)| count).sum()
+}
+
+/// Every field of the filter's config wrong at once: each is named with its path, and Envoy refuses the config.
+#[test]
+fn g4_every_fault_of_the_filter_is_named() {
+    let mut config = json!({"unknown": 1, "session": {"unknown": 1}});
+    for field in routing::config::fields() {
+        let mut place = &mut config;
+        for name in field.path.split('.') {
+            place = &mut place[name];
+        }
+        *place = json!({"neither": ["text", "number"]});
+    }
+    let scratch = Scratch::new().unwrap();
+    for steering in [Steering::Cluster, Steering::Endpoints, Steering::Agents, Steering::Phases] {
+        let mut bootstrap = Bootstrap::shipped(steering).unwrap();
+        bootstrap.plugin_text(&config.to_string()).unwrap();
+        let said = envoy::validate(&bootstrap, scratch.path()).unwrap();
+        assert!(!said.status.success(), "{steering:?}: Envoy takes it");
+        let text = String::from_utf8_lossy(&said.stderr);
+        for path in
+            routing::config::fields().iter().map(|field| field.path).chain(["unknown", "session.unknown"])
+        {
+            assert!(text.contains(&format!("{path}: ")), "{steering:?}: {path} is not named in\n{text}");
+        }
+    }
 }
