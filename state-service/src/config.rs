@@ -4,12 +4,13 @@
 //! and knows neither command lines nor listeners.
 
 use crate::declare::{self, Faults, Fields, POOL_DEFAULT, TEXT_BYTES_MAX, TEXTS_MAX, WorkerSpec};
+use crate::tokenize::Tokens;
 use fields::{AFFINITIES, ON_ALL_OVERLOADEDS, ON_OVERLOADS, POLICIES, RANK_PICKS, RANKS};
 use routing::contract::PoolInfo;
 use routing::id::PoolName;
 use routing::time::Millis;
 use serde_json::Value;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 mod fields;
 #[cfg(test)]
@@ -33,6 +34,8 @@ pub struct ServiceConfig {
     pub other_pools: OtherPools,
     /// Workers that need no API call; each names a listed pool.
     pub workers: Vec<WorkerSpec>,
+    /// How pools get their prompts' tokens; those that do not are left out.
+    pub tokens: BTreeMap<PoolName, Tokens>,
 }
 
 /// What becomes of a worker that names a pool not listed.
@@ -49,7 +52,7 @@ impl ServiceConfig {
     #[must_use]
     pub fn without_file() -> Self {
         let pools = PoolName::parse(POOL_DEFAULT).map(PoolInfo::with_defaults).into_iter().collect();
-        Self { pools, other_pools: OtherPools::SpringUp, workers: Vec::new() }
+        Self { pools, other_pools: OtherPools::SpringUp, workers: Vec::new(), tokens: BTreeMap::new() }
     }
 }
 
@@ -66,19 +69,23 @@ pub fn parse(body: &[u8]) -> Result<ServiceConfig, Faults> {
 
 fn document(value: &Value, faults: &mut Faults) -> Option<ServiceConfig> {
     let mut fields = Fields::open("", value, faults)?;
-    let pools = pools(fields.list(faults, fields::POOLS.name(), 1, POOLS_MAX), faults);
+    let mut tokens = BTreeMap::new();
+    let pools = pools(fields.list(faults, fields::POOLS.name(), 1, POOLS_MAX), &mut tokens, faults);
     let workers = workers(fields.list(faults, fields::WORKERS.name(), 0, WORKERS_MAX), &pools, faults);
     fields.close(faults);
-    Some(ServiceConfig { pools, other_pools: OtherPools::Refused, workers })
+    Some(ServiceConfig { pools, other_pools: OtherPools::Refused, workers, tokens })
 }
 
-fn pools(values: &[Value], faults: &mut Faults) -> Vec<PoolInfo> {
+fn pools(values: &[Value], tokens: &mut BTreeMap<PoolName, Tokens>, faults: &mut Faults) -> Vec<PoolInfo> {
     let mut seen = BTreeSet::new();
     let mut pools: Vec<PoolInfo> = Vec::new();
     for (i, value) in values.iter().enumerate() {
         let path = format!("pools[{i}]");
-        let Some(pool) = pool(value, &path, faults) else { continue };
+        let Some((pool, own_tokens)) = pool(value, &path, faults) else { continue };
         if seen.insert(pool.name.clone()) {
+            if !own_tokens.is_off() {
+                tokens.insert(pool.name.clone(), own_tokens);
+            }
             pools.push(pool);
         } else {
             faults.add(&format!("{path}.name"), format!("{} is listed twice", pool.name), "each name once");
@@ -88,7 +95,7 @@ fn pools(values: &[Value], faults: &mut Faults) -> Vec<PoolInfo> {
     pools
 }
 
-fn pool(value: &Value, path: &str, faults: &mut Faults) -> Option<PoolInfo> {
+fn pool(value: &Value, path: &str, faults: &mut Faults) -> Option<(PoolInfo, Tokens)> {
     let mut fields = Fields::open(path, value, faults)?;
     let name = fields.required(faults, fields::NAME.name(), "a pool name", PoolName::parse);
     let mut pool = PoolInfo::with_defaults(name.clone().or_else(|| PoolName::parse(POOL_DEFAULT).ok())?);
@@ -104,8 +111,9 @@ fn pool(value: &Value, path: &str, faults: &mut Faults) -> Option<PoolInfo> {
     pool.on_all_overloaded = fields.word(faults, &fields::ON_ALL_OVERLOADED, ON_ALL_OVERLOADEDS);
     pool.in_flight_limit = Some(fields.integer(faults, &fields::IN_FLIGHT_LIMIT)).filter(|limit| *limit > 0);
     pool.models = models(fields.texts(faults, fields::MODELS.name(), TEXTS_MAX, TEXT_BYTES_MAX));
+    let tokens = Tokens::parse(fields.take(fields::TOKENS.name()), &fields.at(fields::TOKENS.name()), faults);
     fields.close(faults);
-    name.map(|_| pool)
+    name.map(|_| (pool, tokens))
 }
 
 /// Sorted, each once.

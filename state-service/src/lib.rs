@@ -20,5 +20,6 @@ pub mod scrape;
 pub mod serve;
 pub mod service;
 pub mod state;
+pub mod tokenize;
 pub mod xds;
 pub mod xds_files;

@@ -14,7 +14,7 @@ use routing::id::{Epoch, PoolName, SessionId, WorkerId};
 use routing::time::{Millis, Timestamp};
 use state_service::config::{OtherPools, ServiceConfig};
 use state_service::declare::WorkerSpec;
-use state_service::state::{Command, Effect, Limits, Reply, State, StateConfig, Ticket};
+use state_service::state::{Command, Effect, Limits, Reply, SessionState, State, StateConfig, Ticket};
 use std::collections::BTreeMap;
 
 /// Idle time of a binding.
@@ -73,7 +73,8 @@ impl World {
             pools[0].models = vec!["chat-8b".to_owned()];
             pools.push(PoolInfo { models: vec![OTHER_MODEL.to_owned()], ..self.pool_info(OTHER_POOL) });
         }
-        let service = ServiceConfig { pools, other_pools: OtherPools::Refused, workers: Vec::new() };
+        let service =
+            ServiceConfig { pools, other_pools: OtherPools::Refused, ..ServiceConfig::without_file() };
         StateConfig { service, limits: Limits { sessions_max: self.plan.sessions_max, ..Limits::SERVICE } }
     }
 
@@ -129,9 +130,13 @@ impl World {
         reply
     }
 
-    fn asks_about(&self, request: &RouteRequest) -> Option<SessionId> {
+    /// The binding a question may have to wait for, as far as the service knows it: its caller may know better.
+    fn asks_about(&self, request: &RouteRequest) -> Option<Target> {
         let behind = || Some(self.service.aliases.get(&request.alias?)?.1.id);
-        request.session.map(|session| session.id).or_else(behind)
+        let id = request.session.map(|session| session.id).or_else(behind)?;
+        let view = self.service.state.session(self.service_now(), id)?;
+        let newer = request.cached.is_some_and(|cached| cached.version > view.version);
+        view.target.filter(|_| view.state == SessionState::Bound && !newer)
     }
 
     pub(crate) fn declare(&mut self, worker: usize) {

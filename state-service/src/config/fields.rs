@@ -86,6 +86,10 @@ declare! {
         "";
     MODELS: "pools[].models", Kind::Form { forms: "a list of at most 64 names of 1..=256 bytes" },
         "model names it serves, besides those of its workers; none of either: whatever is asked for", "";
+    TOKENS: "pools[].tokens", Kind::Form { forms: crate::tokenize::FORMS },
+        "how the tokens of prompts are got: `local`, here, by the model's files; `engine`, by a worker's `/tokenize`; `approximate`, \
+         not at all: by hashes of text. Left out: `off`",
+        "`local`: up to 64 MiB for what is known of earlier prompts, and what the tokenizer takes; `engine`: a call to a worker";
     WORKERS: "workers", Kind::Form { forms: "0..=4096 workers, as `PUT /v1/workers/ID` takes them" },
         "workers that are always there", "";
 }

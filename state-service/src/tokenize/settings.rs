@@ -1,0 +1,117 @@
+//! `tokens` of a pool, from the config file. Knows its words and limits, not what becomes of them.
+
+use super::encode::Which;
+use super::json::Json;
+use super::local::Files;
+use crate::declare::{Faults, Fields};
+use serde_json::Value;
+use std::path::PathBuf;
+
+/// What the field may be, for the documentation.
+pub(crate) const FORMS: &str = "`\"off\"`, or an object: `mode` (`local`, `engine`, `approximate` or `off`); for `local` also \
+     `path` (a folder with `tokenizer.json`, `tokenizer_config.json`, `chat_template.jinja`), `chat_template` (a file), \
+     `chat_template_kwargs`, `encoder` (`fast` or `reference`)";
+const ALLOWED: &str = "\"off\", or an object with \"mode\"";
+const MODES: &[(&str, Mode); 4] = &[
+    ("off", Mode::Off),
+    ("local", Mode::Local),
+    ("engine", Mode::Engine),
+    ("approximate", Mode::Approximate),
+];
+const ENCODERS: &[(&str, Which); 2] = &[("fast", Which::Fast), ("reference", Which::Reference)];
+const PATH_BYTES_MAX: usize = 4096;
+
+#[derive(Clone, Copy)]
+enum Mode {
+    Off,
+    Local,
+    Engine,
+    Approximate,
+}
+
+/// How a pool gets its prompts' tokens.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Tokens(pub(crate) How);
+
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) enum How {
+    #[default]
+    Off,
+    Local(Files),
+    Engine,
+    Approximate,
+}
+
+// Numbers of template arguments come from JSON: never NaN.
+impl Eq for Tokens {}
+
+impl Tokens {
+    /// Whether prompts are read at all.
+    #[must_use]
+    pub fn is_off(&self) -> bool {
+        self.0 == How::Off
+    }
+
+    /// Of a folder with a model's files.
+    #[must_use]
+    pub fn local(folder: PathBuf) -> Self {
+        Self(How::Local(Files { folder, template: None, kwargs: Vec::new(), which: Which::Fast }))
+    }
+
+    /// By the workers' `/tokenize`.
+    #[must_use]
+    pub fn engine() -> Self {
+        Self(How::Engine)
+    }
+
+    /// By text alone.
+    #[must_use]
+    pub fn approximate() -> Self {
+        Self(How::Approximate)
+    }
+
+    pub(crate) fn parse(value: Option<&Value>, path: &str, faults: &mut Faults) -> Self {
+        match value {
+            None => Self::default(),
+            Some(Value::String(word)) if word == "off" => Self::default(),
+            Some(value @ Value::Object(_)) => Self(object(value, path, faults).unwrap_or_default()),
+            Some(value) => {
+                faults.add(path, format!("is {value:.80}"), ALLOWED);
+                Self::default()
+            }
+        }
+    }
+}
+
+fn object(value: &Value, path: &str, faults: &mut Faults) -> Option<How> {
+    let mut fields = Fields::open(path, value, faults)?;
+    let mode = fields.choice_or(faults, "mode", MODES, Mode::Off);
+    let folder = fields.short_text(faults, "path", PATH_BYTES_MAX).map(PathBuf::from);
+    let template = fields.short_text(faults, "chat_template", PATH_BYTES_MAX).map(PathBuf::from);
+    let kwargs = kwargs(&mut fields, faults);
+    let which = fields.choice_or(faults, "encoder", ENCODERS, Which::Fast);
+    let at = fields.at("path");
+    fields.close(faults);
+    match (mode, folder) {
+        (Mode::Off, _) => Some(How::Off),
+        (Mode::Engine, _) => Some(How::Engine),
+        (Mode::Approximate, _) => Some(How::Approximate),
+        (Mode::Local, Some(folder)) => Some(How::Local(Files { folder, template, kwargs, which })),
+        (Mode::Local, None) => {
+            faults.add(&at, "is missing".to_owned(), "a folder with tokenizer.json");
+            None
+        }
+    }
+}
+
+fn kwargs(fields: &mut Fields<'_>, faults: &mut Faults) -> Vec<(String, Json)> {
+    let at = fields.at("chat_template_kwargs");
+    let Some(value) = fields.take("chat_template_kwargs") else { return Vec::new() };
+    match Json::parse(&value.to_string()) {
+        Some(Json::Map(members)) => members,
+        _ => {
+            faults.add(&at, "is not an object".to_owned(), "a JSON object");
+            Vec::new()
+        }
+    }
+}
