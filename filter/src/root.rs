@@ -69,7 +69,7 @@ impl Root {
         let report = vm::with(|shared| {
             shared.ticked();
             shared.refresh();
-            shared.check_pool(plugin.config.pool.as_ref());
+            shared.check_pool(&plugin.config.pool_by);
             shared.vm.next_report(now)
         });
         let Some(report) = report.flatten() else { return };

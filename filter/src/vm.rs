@@ -2,9 +2,10 @@
 
 use crate::seats::Seat;
 use crate::{host, store};
+use routing::config::PoolBy;
 use routing::directory::Directory;
 use routing::flow::Counter;
-use routing::id::{Epoch, PoolName};
+use routing::id::Epoch;
 use routing::vm::Vm;
 use routing::waits::Waits;
 use routing::{header, policy};
@@ -130,8 +131,13 @@ impl Shared {
     }
 
     /// Tells the operator once when the pool of this listener is none of the service's.
-    pub(crate) fn check_pool(&mut self, pool: Option<&PoolName>) {
+    pub(crate) fn check_pool(&mut self, by: &PoolBy) {
         let Some(directory) = &self.vm.directory else { return };
+        let pool = match by {
+            PoolBy::Only => None,
+            PoolBy::Fixed(pool) => Some(pool),
+            PoolBy::Header(_) | PoolBy::Body => return,
+        };
         let known = directory.pools.is_empty() || directory.pool(pool).is_some();
         if !known && !self.warned_pool {
             let name = pool.map_or_else(|| "none".to_owned(), |pool| format!("'{pool}'"));

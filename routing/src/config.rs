@@ -124,8 +124,6 @@ pub struct FilterConfig {
     pub final_headers: Vec<String>,
     /// Shared by all filters of an installation, so that ids cannot be guessed from keys.
     pub hash_secret: Vec<u8>,
-    /// The pool; `None` means the only one there is.
-    pub pool: Option<PoolName>,
     /// Which pool serves.
     pub pool_by: PoolBy,
     /// Whether chains of response ids are followed.

@@ -46,10 +46,11 @@ fn hash_parts(parts: &[&[u8]]) -> SessionId {
     SessionId(xxh3_128(&bytes))
 }
 
-/// Names an engine's response id as a session names a key: what one tenant learned no other can use.
+/// Names an engine's response id as a session names a key: what one tenant learned no other can use. The pool is no part of it:
+/// a request for a stored answer names none.
 #[must_use]
-pub fn response_id(secret: &[u8], scope: &[u8], pool: &str, response: &[u8]) -> SessionId {
-    hash_parts(&[secret, scope, pool.as_bytes(), b"response", response])
+pub fn response_id(secret: &[u8], scope: &[u8], response: &[u8]) -> SessionId {
+    hash_parts(&[secret, scope, b"", b"response", response])
 }
 
 /// xxh3_64, seed 0, of the trimmed key.

@@ -49,7 +49,6 @@ fn no_config_is_the_default() {
         body_wait: Millis(1000),
         final_headers: vec!["x-session-final".to_owned(), "x-dynamo-session-final".to_owned()],
         hash_secret: Vec::new(),
-        pool: None,
         pool_by: PoolBy::Only,
         response_ids: false,
         steering: Steering::Cluster,
@@ -86,7 +85,7 @@ fn every_field_is_read() {
     assert_eq!(config.service_token.as_deref(), Some("t0ken"));
     assert_eq!((config.route_deadline, config.tick), (Millis(250), Millis(10_000)));
     assert_eq!(config.hash_secret, b"pepper");
-    assert_eq!(config.pool, Some(pool_name("chat")));
+    assert_eq!(config.pool_by.fixed(), Some(&pool_name("chat")));
     assert_eq!((config.steering, config.on_no_topology), (Steering::Endpoints, NoTopology::Unavailable));
     assert_eq!((config.page_count, config.page_bytes, config.watcher), (16, 65_536, Watcher::Singleton));
     let parsed = |texts: &[&str]| texts.iter().map(|text| Source::parse(text).unwrap()).collect::<Vec<_>>();
@@ -209,7 +208,7 @@ fn pools_are_named_by_the_rules_of_names() {
             r#"pool_by: is "model"; allowed: "fixed NAME", "header NAME", "body", or leave the field out where there is one pool"#
         ]],
     );
-    assert_eq!(accepted(r#"{"pool_by": "fixed  chat "}"#).pool, Some(pool_name("chat")));
+    assert_eq!(accepted(r#"{"pool_by": "fixed  chat "}"#).pool_by.fixed(), Some(&pool_name("chat")));
 }
 
 #[test]
@@ -365,10 +364,7 @@ fn a_pool_may_be_named_by_a_header_or_a_model() {
     assert_eq!(accepted(r#"{"pool_by":"header X-Pool"}"#).pool_by, PoolBy::Header("x-pool".to_owned()));
     assert_eq!(accepted(r#"{"pool_by":"body"}"#).pool_by, PoolBy::Body);
     let fixed = accepted(r#"{"pool_by":"fixed chat"}"#);
-    assert_eq!(
-        (fixed.pool_by.fixed(), fixed.pool.as_ref()),
-        (Some(&pool_name("chat")), Some(&pool_name("chat")))
-    );
+    assert_eq!(fixed.pool_by.fixed(), Some(&pool_name("chat")));
     for wrong in ["header", "header ", "header a b", "header :path", "fixed", "body x", "Body", " body"] {
         assert!(faults(&format!(r#"{{"pool_by":"{wrong}"}}"#)).starts_with("pool_by: "), "{wrong:?}");
     }

@@ -204,7 +204,7 @@ fn an_unknown_id_is_no_session_and_a_named_target_stays_named() {
          c: head body path=/v1/responses; c: body {"previous_response_id":"r9"}; c: route timeout; c: end; load; report"#,
         expect![[r#"
             head body path=/v1/responses -> read
-            body {"previous_response_id":"r9"} -> pause, ask alias e52dc109
+            body {"previous_response_id":"r9"} -> pause, ask alias 56352f7e
             route unpinned w1 -> #session_key_missing, resume, to worker-w1
             answer 200 -> nothing
             said {"id":"r1"} -> not looked at
@@ -212,11 +212,11 @@ fn an_unknown_id_is_no_session_and_a_named_target_stays_named() {
             page resp:r1 -> empty
             report -> [] load []
             b: head worker=w2 body path=/v1/responses -> read
-            b: body {"previous_response_id":"r9"} -> pause, ask alias e52dc109
+            b: body {"previous_response_id":"r9"} -> pause, ask alias 56352f7e
             b: route unpinned w1 -> #named, resume, to worker-w2
             b: end -> nothing
             c: head body path=/v1/responses -> read
-            c: body {"previous_response_id":"r9"} -> pause, ask alias e52dc109
+            c: body {"previous_response_id":"r9"} -> pause, ask alias 56352f7e
             c: route timeout -> #route_timeout, #session_key_missing, resume, to worker-w0
             c: end -> nothing
             load -> 0
@@ -276,7 +276,7 @@ fn a_chain_keeps_both_halves_of_a_split_pool() {
             end -> nothing
             report -> [] load []
             b: head body path=/v1/responses vm=2 -> read
-            b: body {"previous_response_id":"r1"} -> pause, ask alias 4bd7d2c4
+            b: body {"previous_response_id":"r1"} -> pause, ask alias 174ec240
             b: route bound wd0 rank 3 v1 session s -> put alias of 3f545be1, put bound wd0/3 v1, #routed_bound, resume, to worker-wd0 rank 3, prefill at 10.0.1.1:80 rank 3
             b: answer 200 -> nothing
             b: end -> nothing

@@ -68,8 +68,7 @@ fn question(value: &Value, faults: &mut Faults) -> Option<Question> {
     fields.close(faults);
     let mut config = config?;
     if let Some(pool) = pool {
-        config.pool_by = PoolBy::Fixed(pool.clone());
-        config.pool = Some(pool);
+        config.pool_by = PoolBy::Fixed(pool);
     }
     if config.trust == Trust::Nobody {
         // There those headers are stripped before the filter runs.

@@ -28,7 +28,6 @@ pub(super) fn parse(text: &[u8]) -> Result<FilterConfig, ConfigErrors> {
         body_wait: Millis(read.integer(&field::BODY_WAIT)),
         final_headers: read.headers(&field::FINAL_HEADERS),
         hash_secret: read.text(&field::HASH_SECRET).into_bytes(),
-        pool: pool_by.fixed().cloned(),
         pool_by,
         response_ids,
         steering: read.word(&field::STEERING, [Steering::Cluster, Steering::Endpoints]),

@@ -118,7 +118,7 @@ impl RequestFlow {
             return self.refuse(LocalReply::dry_run_unanswered(), Counter::DryRun, out);
         }
         let session = here.turn.session;
-        let stand_in = Session { id: hash::response_id(b"", b"", "", b""), rank_hash: RankHash(0) };
+        let stand_in = Session { id: hash::response_id(b"", b"", b""), rank_hash: RankHash(0) };
         let mut routing = self.bare(env, here, session.unwrap_or(stand_in));
         routing.cached = session.and_then(|session| found_now(env, head, session));
         routing.prefill = self.prefill_wanted(env, here, head);

@@ -163,12 +163,13 @@ fn candidates(
         return Err(nobody(here));
     }
     at.retain(|at| Some(*at) != without);
-    keep_preferred(here, &mut at);
     let rank = |worker: &Worker| session.and_then(|session| hashed(here, worker, session));
     if !env.vm.troubles.is_empty() {
         keep_some(here, &mut at, |worker| !env.vm.troubles.avoids(env.now, worker.hash, rank(worker)));
     }
     let overloaded = !keep_some(here, &mut at, |worker| !worker.is_overloaded(rank(worker)));
+    // Last: a preferred worker in trouble gives way to one that is not.
+    keep_preferred(here, &mut at);
     Ok(Candidates { at, overloaded })
 }
 

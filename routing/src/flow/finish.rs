@@ -207,6 +207,7 @@ fn answered(
     let by_engine = matches!(head.by, By::Engine(_));
     let role_missing = by_engine && plan.is_some_and(|plan| plan.attempts == 0);
     let server = server(placed, plan);
+    let told_rank = plan.map_or(placed.carried, |plan| plan.counted.1);
     if let Some((slot, verdict)) = verdict(placed, plan, head) {
         env.vm.judge(env.now, directory, slot, verdict);
     }
@@ -230,7 +231,9 @@ fn answered(
         && head.status < 400
         && let Some(target) = &target
     {
-        out.push(Effect::SetResponseHeader(header::SERVED, told(target, placed.why)));
+        // As it was told on the wire: no rank where the engine chose.
+        let shown = Target { rank: told_rank, ..target.clone() };
+        out.push(Effect::SetResponseHeader(header::SERVED, told(&shown, placed.why)));
     }
     // An answer of a host that is none of ours binds nothing: the end of the request rolls back.
     let Some(target) = target else { return };

@@ -189,7 +189,7 @@ impl Turn {
 
 /// The prefill half of a session of which nothing but its id is known.
 fn prefill_of(session: Session) -> Session {
-    let id = hash::response_id(b"", b"", Phase::Prefill.as_str(), &session.id.0.to_le_bytes());
+    let id = hash::response_id(Phase::Prefill.as_str().as_bytes(), b"", &session.id.0.to_le_bytes());
     Session { id, rank_hash: session.rank_hash }
 }
 

@@ -5,8 +5,10 @@
 
 use super::{Effect, Env, Here, PageChange, RequestFlow, State, reference};
 use crate::contract::Entry;
+use crate::directory::{Directory, Pool};
 use crate::engine::Surface;
 use crate::hash;
+use crate::header::http;
 use crate::id::{PoolName, SessionId};
 use crate::json::{Paths, Progress, Reader};
 use crate::page::{self, Record};
@@ -27,7 +29,6 @@ pub(super) struct Watch {
     session: Session,
     pool: PoolName,
     scope: Vec<u8>,
-    place: String,
     seen: usize,
     answer: Answer,
 }
@@ -47,7 +48,23 @@ pub(super) fn in_path(path: &[u8]) -> Option<&[u8]> {
     let path = path.split(|b| *b == b'?').next()?;
     let at = path.windows(STORED.len()).position(|part| part == STORED)?;
     let id = path.get(at + STORED.len()..)?.split(|b| *b == b'/').next()?;
-    (!id.is_empty()).then_some(id)
+    // Paths of their own beside the stored answers.
+    (!matches!(id, b"" | b"compact" | b"input_tokens")).then_some(id)
+}
+
+/// The pool of the worker that has a stored answer, where neither its request nor its path tells.
+pub(super) fn pool_of<'a>(
+    env: &Env<'_>,
+    head: &impl super::Head,
+    directory: &'a Directory,
+) -> Option<&'a Pool> {
+    let path = head.header(http::PATH)?;
+    let scope = session::scope(&env.config.scope, head);
+    let alias = hash::response_id(&env.config.hash_secret, &scope, in_path(&path)?);
+    let session = resolve(env, head, alias)?;
+    let page = head.page(page::page_of(session.id, env.config.page_count))?;
+    let (_, worker) = directory.worker_by_hash(page::find(&page, session.id)?.worker_hash)?;
+    directory.pools.get(worker.pool)
 }
 
 /// The session of an answer whose id was learned on this Envoy.
@@ -67,7 +84,6 @@ pub(super) fn watch(
         session,
         pool: here.pool.name.clone(),
         scope: session::scope(&env.config.scope, head),
-        place: super::select::place_of(here.pool, here.turn.demands.model.as_deref()),
         seen: 0,
         answer: Answer::Unbegun,
     })
@@ -95,7 +111,7 @@ impl RequestFlow {
 }
 
 fn learn(secret: &[u8], watch: &Watch, id: &[u8], vm: &mut Vm, touched_s: u32, out: &mut Vec<Effect>) {
-    let alias = hash::response_id(secret, &watch.scope, &watch.place, id);
+    let alias = hash::response_id(secret, &watch.scope, id);
     out.push(Effect::Page(PageChange::Put(Record::alias(alias, watch.session, touched_s))));
     let (session, pool) = (reference(watch.session), watch.pool.clone());
     vm.reports.push(Entry::Alias { alias, session, pool });

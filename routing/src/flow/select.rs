@@ -2,7 +2,9 @@
 //!
 //! Owns the question whether the body is needed at all: a key in a header before the first body source answers it with no.
 
-use super::{Counter, Effect, Env, Head, Here, Ignored, LocalReply, Next, RequestFlow, State, models, named};
+use super::{
+    Counter, Effect, Env, Head, Here, Ignored, LocalReply, Next, RequestFlow, State, models, named, response,
+};
 use crate::config::{FilterConfig, NoTopology, PREVIOUS_RESPONSE, PoolBy, Trust};
 use crate::contract::KeyShown;
 use crate::directory::{Directory, Pool};
@@ -97,7 +99,9 @@ impl RequestFlow {
         let State::Reading(reading) = std::mem::replace(&mut self.state, State::AwaitHead) else {
             return Next::Continue;
         };
-        let fields = if more && !reading.over {
+        let fields = if reading.seen == 0 {
+            BodyFields::none()
+        } else if more && !reading.over {
             out.push(Effect::Count(Counter::BodyTooLong));
             reading.reader.so_far()
         } else {
@@ -136,7 +140,14 @@ impl RequestFlow {
             Found::Key(key) => Some(key),
         };
         let Some(directory) = env.vm.directory.take() else { return self.without_topology(env, out) };
-        let next = match models::pool(env.config, &directory, head, body) {
+        let chosen = models::pool(env.config, &directory, head, body);
+        let stored = match &chosen {
+            Err(models::NoPool::NoModel) if env.config.response_ids => {
+                response::pool_of(env, head, &directory)
+            }
+            _ => None,
+        };
+        let next = match stored.map_or(chosen, |pool| Ok((pool, None))) {
             Ok((pool, model)) => {
                 (self.turn.named, self.turn.named_prefill) = self.turn.said.by_half(&directory, pool);
                 self.identify(env, pool, model.as_deref(), key.as_ref(), head, body, out);
@@ -147,6 +158,10 @@ impl RequestFlow {
                 next
             }
             Err(models::NoPool::Unknown) => self.without_topology(env, out),
+            // Nothing that could name a model: health, metrics, a file of the engine's.
+            Err(models::NoPool::NoModel) if !head.body_follows() && self.may_pass() => {
+                self.pass(Counter::ModelUnknown, out)
+            }
             Err(models::NoPool::NoModel) => {
                 let late = self.turn.body_late.then(LocalReply::body_late);
                 self.refuse(late.unwrap_or_else(LocalReply::model_missing), Counter::ModelUnknown, out)
@@ -183,7 +198,7 @@ impl RequestFlow {
                 self.turn.key = Some(KeyShown { source: config.sources.source_word(key), session });
             }
         } else if config.response_ids {
-            self.hang_on(env, pool, &scope, head, (&place, body));
+            self.hang_on(env, pool, &scope, head, body);
         }
         if pool.conversations {
             tell_conversation(self.turn.session, key, head, out);
@@ -192,26 +207,19 @@ impl RequestFlow {
 
     /// Without a key: the answer that the request is about, or goes on from, names its session; one that begins something new
     /// gets a session of its own, for its own answer to name.
-    fn hang_on(
-        &mut self,
-        env: &mut Env<'_>,
-        pool: &Pool,
-        scope: &[u8],
-        head: &impl Head,
-        (place, body): (&str, &BodyFields),
-    ) {
+    fn hang_on(&mut self, env: &mut Env<'_>, pool: &Pool, scope: &[u8], head: &impl Head, body: &BodyFields) {
         let path = head.header(header::http::PATH).unwrap_or_default();
         let previous = body.text(PREVIOUS_RESPONSE).map(<[u8]>::to_vec);
-        let named = previous.or_else(|| super::response::in_path(&path).map(<[u8]>::to_vec));
+        let named = previous.or_else(|| response::in_path(&path).map(<[u8]>::to_vec));
         if let Some(response) = named {
-            let alias = hash::response_id(&env.config.hash_secret, scope, place, &response);
-            match super::response::resolve(env, head, alias) {
+            let alias = hash::response_id(&env.config.hash_secret, scope, &response);
+            match response::resolve(env, head, alias) {
                 Some(session) => self.turn.belongs(session, pool),
                 None => self.turn.alias = Some(alias),
             }
         } else if self.turn.surface == Surface::Responses {
             let minted = [env.vm.caller.vm.0, env.vm.draw(), env.vm.draw()].map(u64::to_le_bytes).concat();
-            let id = hash::response_id(&env.config.hash_secret, scope, place, &minted);
+            let id = hash::response_id(&env.config.hash_secret, scope, &minted);
             self.turn.belongs(Session { id, rank_hash: hash::rank_hash(&minted) }, pool);
         }
     }

@@ -407,7 +407,7 @@ impl World {
     pub(crate) fn session(&self, key: &str) -> SessionId {
         let secret = &self.config.hash_secret;
         if let Some(response) = key.strip_prefix("resp:") {
-            return hash::response_id(secret, b"", "chat", response.as_bytes());
+            return hash::response_id(secret, b"", response.as_bytes());
         }
         let (key, at) = key.split_once('@').unwrap_or((key, ""));
         let (place, phase) = match at {
