@@ -171,6 +171,10 @@ impl World {
             [Counter::KeyTooLong] | [Counter::NoTopology] => {}
             [Counter::NamedRefused] if request.named.is_some() || direct => {}
             [Counter::NamedRefused] if excluded => self.fired.count(Fault::TargetExcluded),
+            // All that do not repel it are away.
+            [Counter::NamedRefused] if self.plan.extra.tainted.is_some() => {
+                self.fired.count(Fault::DemandsUnmet)
+            }
             [Counter::OverloadRefused] if self.plan.may_refuse() => self.fired.count(Fault::OverloadRefused),
             [Counter::ModelUnknown] if request.lost => {}
             [Counter::DryRun] if request.dry => self.fired.count(Fault::DryRun),

@@ -147,3 +147,16 @@ fn drains_that_do_not_arrive_are_noticed() {
 fn response_ids_of_another_session_are_noticed() {
     is_noticed(Bug::AliasesAreMixedUp, &["a response id that was told is known"]);
 }
+
+/// Whoever sees a seed fail can play it again.
+#[test]
+fn a_failure_says_how_to_play_it_again() {
+    let bug = Some(Bug::WaitersAreNotWoken);
+    let mut found = BUG_SEEDS.filter_map(|seed| Some((seed, play(seed, bug, false).violation?)));
+    let (seed, violation) = found.next().unwrap();
+    let text = crate::explain(seed, bug, &violation);
+    let command = format!("SIM_SEED={seed} cargo test -p e2e --test sim -- --exact replay");
+    let said = [violation.invariant, "same again: true", &command, "commit: "];
+    assert!(said.iter().all(|part| text.contains(part)), "{text}");
+    assert!(text.contains(&format!("sim/{seed}.jsonl")), "{text}");
+}

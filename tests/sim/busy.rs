@@ -5,7 +5,7 @@ use crate::world::{Event, World};
 use routing::contract::{Outcome, Policy, RouteReply, WorkerState};
 use routing::id::Rank;
 use routing::time::Millis;
-use state_service::state::{Command, SlotGauges};
+use state_service::state::{Command, Reply, SlotGauges};
 
 /// Between two scrapes of a worker, in ms.
 const SCRAPES: u64 = 1000;
@@ -20,14 +20,17 @@ impl World {
         if !self.workers[worker].declared || !self.is_service_up() || self.workers[worker].drains {
             return;
         }
+        let (id, life) = (self.workers[worker].id.clone(), self.service.life);
+        let spoilt = self.bug == Some(Bug::DrainsAreForgotten);
+        let drain = Command::DrainWorker { id, deadline: deadline.map(Millis) };
+        // Declared a moment ago, but not to this life of the service.
+        if !spoilt && matches!(self.apply(drain), Reply::Refused(_)) {
+            return;
+        }
         self.fired.count(Fault::WorkerDrained);
         self.workers[worker].drains = true;
         if self.plan.policy == Policy::SessionHash {
             self.cost_all(Cost::WorkerChanged);
-        }
-        let (id, life) = (self.workers[worker].id.clone(), self.service.life);
-        if self.bug != Some(Bug::DrainsAreForgotten) {
-            self.apply(Command::DrainWorker { id, deadline: deadline.map(Millis) });
         }
         if let Some(deadline) = deadline {
             self.after(deadline.saturating_sub(1), Event::DrainOver { worker, life });
@@ -130,7 +133,8 @@ impl World {
     pub(crate) fn check_newcomer(&mut self, reply: &RouteReply) {
         let new = match reply.outcome {
             Outcome::Held => reply.reason != "joined",
-            Outcome::Unpinned => true,
+            // Who asks for a request that is over is nobody.
+            Outcome::Unpinned => reply.reason != "over",
             _ => false,
         };
         let Some(target) = reply.target.as_ref().filter(|_| new) else { return };

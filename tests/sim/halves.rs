@@ -2,6 +2,7 @@
 
 use crate::faults::{Bug, Fault};
 use crate::request::Request;
+use crate::service::TTL;
 use crate::world::World;
 use routing::contract::{Affinity, Outcome, RankChoice, RouteReply, WorkerState};
 use routing::hash::worker_hash;
@@ -117,7 +118,9 @@ impl World {
         let record = self.sessions[request.session].prefill_id.and_then(|id| envoy.shared.record(id));
         let (Some(record), Some(directory)) = (record, &vm.directory) else { return false };
         let worker = directory.workers.iter().find(|worker| worker_hash(&worker.id) == record.worker_hash);
+        let idle = (self.envoy_now(request.at.envoy).0 / 1000).saturating_sub(record.touched_s.into()) * 1000;
         record.certainty == Certainty::Bound
+            && idle <= TTL.0
             && record.generation == vm.generation
             && vm.troubles.is_empty()
             && worker.is_some_and(|worker| {

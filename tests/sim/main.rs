@@ -11,6 +11,7 @@ mod chains;
 mod client;
 mod clock;
 mod counting;
+mod deciding;
 mod dial;
 mod envoy;
 mod event;
@@ -55,11 +56,31 @@ fn explain(seed: u64, bug: Option<Bug>, violation: &Violation) -> String {
     let same = again.violation.as_ref() == Some(violation);
     let path = write_trace(seed, &again);
     format!(
-        "seed {seed}: {}\n  found: {}\n  same again: {same}\n  trace: {}\n  replay: SIM_SEED={seed} cargo test -p e2e --test sim -- --exact replay --nocapture",
+        "seed {seed}: {}\n  found: {}\n  same again: {same}\n  trace: {}\n  commit: {}\n  replay: {}",
         violation.invariant,
         violation.found,
         path.display(),
+        commit(),
+        replay_command(seed),
     )
+}
+
+fn replay_command(seed: u64) -> String {
+    format!("SIM_SEED={seed} cargo test -p e2e --test sim -- --exact replay --nocapture")
+}
+
+/// What the run was built from: seed and commit give the run.
+fn commit() -> String {
+    let git = |args: &[&str]| {
+        let out =
+            std::process::Command::new("git").args(args).current_dir(env!("CARGO_MANIFEST_DIR")).output();
+        let out = out.ok().filter(|out| out.status.success())?;
+        Some(String::from_utf8_lossy(&out.stdout).trim().to_owned())
+    };
+    let Some(commit) = git(&["rev-parse", "HEAD"]) else { return "unknown (no git here)".to_owned() };
+    let clean =
+        git(&["status", "--porcelain", "--untracked-files=no"]).is_some_and(|changes| changes.is_empty());
+    if clean { commit } else { format!("{commit} and changes that are not committed") }
 }
 
 fn write_trace(seed: u64, world: &World) -> PathBuf {

@@ -6,7 +6,7 @@ mod faults;
 pub(crate) use extra::{Extra, OTHER_MODEL, OTHER_POOL, POOL, POOL_HEADER};
 
 use crate::rng::Rng;
-use faults::{harmless, timed};
+use faults::{calm_net, harmless, rough_net, timed};
 use routing::config::Steering;
 use routing::contract::{Affinity, Engine, Policy, RankChoice, RankNumbering};
 use routing::hash::Phase;
@@ -262,29 +262,6 @@ fn worker(rng: &mut Rng, n: usize) -> WorkerPlan {
             _ => plan(Engine::Vllm, RankNumbering::Local, 2, &[2, 2]),
         },
         _ => plan(Engine::Vllm, RankNumbering::Global, 8, &[2, 4]),
-    }
-}
-
-/// Faults that may not cost any session its place.
-fn calm_net(rng: &mut Rng) -> Net {
-    Net {
-        report_lost: rng.within(0, 200),
-        report_twice: rng.within(0, 200),
-        report_late: if rng.per_mille(500) { 0 } else { rng.within(0, 200) },
-        watch_lost: rng.within(0, 100),
-        xds_lost: rng.within(0, 200),
-        reply_twice: rng.within(0, 200),
-        reply_late: rng.within(0, 100),
-        ..Net::default()
-    }
-}
-
-fn rough_net(rng: &mut Rng) -> Net {
-    Net {
-        route_lost: rng.within(0, 80),
-        route_reply_lost: rng.within(0, 80),
-        route_late: rng.within(0, 150),
-        ..calm_net(rng)
     }
 }
 

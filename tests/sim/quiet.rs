@@ -6,6 +6,7 @@ use crate::service::TTL;
 use crate::world::World;
 use routing::contract::{Affinity, Policy, RankChoice};
 use routing::hash::worker_hash;
+use routing::id::SessionId;
 use routing::page::Certainty;
 use state_service::state::SessionState;
 
@@ -78,12 +79,13 @@ impl World {
         }
     }
 
-    fn held(&self) -> Vec<usize> {
-        let held = |session: &Session| {
-            let view = session.id.and_then(|id| self.service.state.session(self.service_now(), id));
+    fn held(&self) -> Vec<(usize, SessionId)> {
+        let held = |id: &SessionId| {
+            let view = self.service.state.session(self.service_now(), *id);
             view.is_some_and(|view| matches!(view.state, SessionState::Held { .. }))
         };
-        (0..self.sessions.len()).filter(|n| held(&self.sessions[*n])).collect()
+        let all = self.sessions.iter().enumerate();
+        all.flat_map(|(n, session)| session.ids().filter(held).map(move |id| (n, id))).collect()
     }
 
     /// After one more turn on each Envoy, with no fault about.

@@ -103,7 +103,8 @@ impl World {
         let id = self.workers[worker].id.clone();
         let end = self.workers[worker].live_endpoints().map(|e| e.start + e.size).max().unwrap_or(0);
         for session in &mut self.sessions {
-            let gone = session.landings.keys().any(|(on, rank)| *on == id && rank.is_some_and(|r| r >= end));
+            let all = session.landings.keys().chain(session.prefill_landings.keys());
+            let gone = all.into_iter().any(|(on, rank)| *on == id && rank.is_some_and(|r| r >= end));
             if to < from && (gone || session.open > 0) {
                 session.costs.insert(Cost::WorkerChanged);
             }

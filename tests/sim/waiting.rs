@@ -6,9 +6,8 @@ use crate::faults::{Bug, Fault};
 use crate::world::{Event, World};
 use routing::contract::{RouteReply, Target};
 use routing::flow::RouteFailure;
-use routing::id::SessionId;
 use routing::time::Timestamp;
-use state_service::state::{Command, Effect, Later, SessionState, Ticket};
+use state_service::state::{Command, Effect, Later, Ticket};
 
 /// As `state-service` has it.
 const WAITERS_MAX: usize = 1024;
@@ -25,10 +24,8 @@ pub(crate) struct Held {
 }
 
 impl World {
-    pub(crate) fn hold(&mut self, (request, call): (u64, u64), session: Option<SessionId>, later: Later) {
+    pub(crate) fn hold(&mut self, (request, call): (u64, u64), target: Option<Target>, later: Later) {
         self.fired.count(Fault::Waited);
-        let view = session.and_then(|id| self.service.state.session(self.service_now(), id));
-        let target = view.filter(|view| view.state == SessionState::Bound).and_then(|view| view.target);
         let until = self.service_now() + later.within;
         self.service.held.insert(later.ticket, Held { request, call, until, target });
         self.after(later.within.0, Event::WaitDue { life: self.service.life, ticket: later.ticket });

@@ -42,7 +42,7 @@ impl World {
         // A binding outlives a change of ranks that keeps its rank, so then only the range is checked.
         // Which session it is may not be known here: a conversation without a key whose name nobody has heard yet.
         let anonymous =
-            session.chain.is_some() && session.id.is_none() || request.fetches || request.bodiless;
+            session.chain.is_some() && session.id.is_none() || session.is_lost() || request.fetches;
         let exact = !worker.ranks_changed && told && (known || header.is_some()) && !anonymous;
         // Behind its list Envoy may dial an endpoint that does not serve the session's rank: it gets none.
         let here = endpoint.start..endpoint.start + endpoint.size;

@@ -169,9 +169,9 @@ impl World {
         }
         self.until(SETTLED);
         self.check_graves();
-        self.check_ended();
         self.until(LEASES);
         self.until_told();
+        self.check_ended();
         self.check_quiet();
         self.check_overload();
         self.in_finals = true;

@@ -73,7 +73,9 @@ impl State {
                 self.committed(now, &pool, &commit);
                 self.leave_hold(&commit);
             }
-            Entry::Failed { session, request, hold, pool: _ } => self.failed(vm, session.id, request, hold),
+            Entry::Failed { session, request, hold, pool: _ } => {
+                self.failed(vm, self.held_as(now, session.id), request, hold);
+            }
             Entry::Touched { session, pool, version, slot } => {
                 self.touched(now, session, &pool, version, slot);
             }
@@ -211,6 +213,12 @@ impl State {
         self.moves.push(Move { session, version: record.version, target }, self.config.limits.moves_max);
         self.counters.moves_published += 1;
         self.news = true;
+    }
+
+    /// A request that hung on a response id and failed before it was answered knows no other name of its session.
+    fn held_as(&self, now: Timestamp, id: SessionId) -> SessionId {
+        let known = self.sessions.by_id(id).map(|_| id);
+        known.or_else(|| self.session_of_alias(now, id).map(|session| session.id)).unwrap_or(id)
     }
 
     fn failed(&mut self, vm: Option<VmId>, id: SessionId, request: RequestId, hold: Option<HoldId>) {

@@ -101,7 +101,8 @@ impl State {
         alias: Option<SessionId>,
         unsent: &[Entry],
     ) {
-        let about_session = |id: SessionId| session.is_some_and(|session| session.id == id);
+        let about_session =
+            |id: SessionId| session.is_some_and(|session| session.id == id) || alias == Some(id);
         let concerns = |entry: &&Entry| match entry {
             Entry::Committed { session, .. }
             | Entry::Failed { session, .. }

@@ -1,6 +1,6 @@
 //! When which fault comes: drawn before the run.
 
-use super::{CHAOS_BEGINS, CHAOS_ENDS, Timed, WorkerPlan, plan};
+use super::{CHAOS_BEGINS, CHAOS_ENDS, Net, Timed, WorkerPlan, plan};
 use crate::rng::Rng;
 use routing::contract::{Engine, Policy, RankNumbering};
 use routing::time::Millis;
@@ -79,4 +79,28 @@ pub(super) fn timed(rng: &mut Rng, envoys: usize, vms: usize, workers: usize) ->
         ));
     }
     timed
+}
+
+/// Faults that may not cost any session its place.
+pub(super) fn calm_net(rng: &mut Rng) -> Net {
+    Net {
+        report_lost: rng.within(0, 200),
+        report_twice: rng.within(0, 200),
+        report_late: if rng.per_mille(500) { 0 } else { rng.within(0, 200) },
+        watch_lost: rng.within(0, 100),
+        xds_lost: rng.within(0, 200),
+        reply_twice: rng.within(0, 200),
+        reply_late: rng.within(0, 100),
+        ..Net::default()
+    }
+}
+
+/// And those that may.
+pub(super) fn rough_net(rng: &mut Rng) -> Net {
+    Net {
+        route_lost: rng.within(0, 80),
+        route_reply_lost: rng.within(0, 80),
+        route_late: rng.within(0, 150),
+        ..calm_net(rng)
+    }
 }

@@ -61,6 +61,26 @@ fn an_answer_not_reported_yet_is_known_from_the_question() {
     assert_eq!(world.route(asked, 0).session, Some(session("a")));
 }
 
+/// Its caller knows no other name of the session, so its failure bears the answer's.
+#[test]
+fn a_request_that_hangs_on_an_answer_and_fails_leaves_no_hold() {
+    let mut world = World::of(|_| ());
+    let said = world.play(
+        "worker w1; alias x a; route - r1 alias=x; fail x r1; route - r2 alias=x; fail x r3; fail x r2",
+    );
+    expect![[r#"
+        worker w1 -> Created
+        alias x a -> none [alias_learned]
+        route - r1 alias=x -> held w1 v1 least_loaded
+        fail x r1 -> none [holds_rolled_back]
+        route - r2 alias=x -> held w1 v2 least_loaded
+        fail x r3 -> none [failed_late]
+        fail x r2 -> none [holds_rolled_back]
+    "#]]
+    .assert_eq(&said);
+    assert_eq!(world.state.sizes().holds, 0);
+}
+
 #[test]
 fn an_answer_is_forgotten_when_it_was_not_used_for_the_pools_ttl() {
     let mut world = World::of(|_| ());
