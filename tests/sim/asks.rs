@@ -34,9 +34,14 @@ impl Demand {
     }
 
     fn allows(&self, worker: &Worker, address: &str) -> bool {
+        let listed = |address: &str| self.addresses.iter().any(|one| one == address);
+        // A worker that moved is dialled where it was, until its Envoy has heard of it; the list may be newer, or older.
+        let moved = || {
+            worker.endpoints.iter().any(|e| e.retired) && worker.endpoints.iter().any(|e| listed(&e.address))
+        };
         self.zone.is_none_or(|zone| zone == worker.zone())
             && (!self.spot || worker.tainted)
-            && (self.addresses.is_empty() || self.addresses.iter().any(|one| one == address))
+            && (self.addresses.is_empty() || listed(address) || moved())
     }
 }
 
