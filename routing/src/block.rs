@@ -75,8 +75,8 @@ impl Chain {
     pub fn of(namespace: Namespace<'_>, block_size: u32, tokens: &[u32]) -> Self {
         let (seed, size) = (seed(namespace), usize::try_from(block_size).unwrap_or(usize::MAX));
         let mut hashes: Vec<BlockHash> = Vec::new();
-        if size > 0 {
-            hashes.reserve_exact(tokens.len() / size);
+        if let Some(blocks) = tokens.len().checked_div(size) {
+            hashes.reserve_exact(blocks);
             for block in tokens.chunks_exact(size) {
                 let hash = hashes.last().map_or_else(|| first(seed, block), |prev| next(*prev, seed, block));
                 hashes.push(hash);
