@@ -6,6 +6,7 @@
 
 mod alias;
 mod binding;
+pub mod blocks;
 mod busy;
 mod choice;
 mod command;
@@ -15,6 +16,7 @@ mod fleet;
 mod gauges;
 mod health;
 mod judge;
+pub mod kv_event;
 mod limits;
 mod load;
 mod named;
