@@ -17,6 +17,7 @@ mod first_turn;
 mod gauges;
 mod held_bodies;
 mod load;
+mod mixed;
 mod openai_client;
 mod overload;
 mod panic;
