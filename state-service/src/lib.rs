@@ -12,6 +12,7 @@ pub mod config;
 pub mod declare;
 pub mod explain;
 pub mod http;
+pub mod kv_events;
 pub mod metrics;
 pub mod persist;
 pub mod probe;

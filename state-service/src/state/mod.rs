@@ -17,6 +17,7 @@ mod gauges;
 mod health;
 mod judge;
 pub mod kv_event;
+pub mod kv_stream;
 mod limits;
 mod load;
 mod named;

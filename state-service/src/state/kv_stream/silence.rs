@@ -5,9 +5,9 @@ use crate::state::kv_event::{KvBatch, KvEvent};
 use routing::time::{Millis, Timestamp};
 
 /// Nothing heard for so long …
-pub const SILENT_AFTER: Millis = Millis(30_000);
+pub(super) const SILENT_AFTER: Millis = Millis(30_000);
 /// … while so many requests were answered. A short prompt may fill no block; several in a row do.
-pub const SILENT_SERVED: u32 = 8;
+pub(super) const SILENT_SERVED: u32 = 8;
 
 /// How the rank's events reach us, as the shell last told.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,0 +1,110 @@
+//! Where the state's wishes find the tasks that can fulfil them, and what these count. One entry a rank, as long as its task lives.
+
+use super::skips::Skips;
+use crate::state::kv_stream::Attempt;
+use routing::id::WorkerId;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::sync::watch;
+
+/// One rank of one worker.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Rank {
+    /// The worker.
+    pub worker: WorkerId,
+    /// Its global rank.
+    pub rank: u32,
+}
+
+/// A replay to make. A newer one replaces it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ask {
+    /// Bears the answers.
+    pub attempt: Attempt,
+    /// First number wanted.
+    pub from: u64,
+}
+
+type Asks = BTreeMap<Rank, watch::Sender<Option<Ask>>>;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub struct Hub {
+    asks: Mutex<Asks>,
+    skips: Mutex<Skips>,
+    /// Multipart messages that are none of an event stream.
+    pub bad_messages: AtomicU64,
+    /// Batches taken from sockets, live and replayed.
+    pub batches: AtomicU64,
+    /// Bytes of their payloads.
+    pub bytes: AtomicU64,
+    /// Connections made.
+    pub connections: AtomicU64,
+    /// Ranks connected now.
+    pub connected: AtomicU64,
+}
+
+/// A rank's entry; it goes when this is dropped.
+#[derive(Debug)]
+pub(super) struct Entry {
+    hub: Arc<Hub>,
+    rank: Rank,
+    pub(super) asks: watch::Receiver<Option<Ask>>,
+}
+
+impl Hub {
+    /// Hands a replay to the rank's task. False: it has none.
+    pub fn ask(&self, rank: &Rank, ask: Ask) -> bool {
+        self.lock().get(rank).is_some_and(|asks| asks.send(Some(ask)).is_ok())
+    }
+
+    pub(super) fn enter(self: &Arc<Self>, rank: &Rank) -> Entry {
+        let (sender, asks) = watch::channel(None);
+        self.lock().insert(rank.clone(), sender);
+        Entry { hub: Arc::clone(self), rank: rank.clone(), asks }
+    }
+
+    pub(super) fn left_out(&self, skips: &Skips) {
+        if skips.total() > 0 {
+            self.skips.lock().unwrap_or_else(PoisonError::into_inner).add(skips);
+        }
+    }
+
+    /// What decoders left out.
+    pub fn skips(&self) -> Skips {
+        *self.skips.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Asks> {
+        self.asks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Entry {
+    fn drop(&mut self) {
+        let mut asks = self.hub.lock();
+        // A newer task of the same rank has an entry of its own.
+        if asks.get(&self.rank).is_some_and(|sender| sender.subscribe().same_channel(&self.asks)) {
+            asks.remove(&self.rank);
+        }
+    }
+}
+
+/// One more rank connected, until it is dropped.
+#[derive(Debug)]
+pub(super) struct Connected(Arc<Hub>);
+
+impl Connected {
+    pub(super) fn new(hub: &Arc<Hub>) -> Self {
+        hub.connections.fetch_add(1, Ordering::Relaxed);
+        hub.connected.fetch_add(1, Ordering::Relaxed);
+        Self(Arc::clone(hub))
+    }
+}
+
+impl Drop for Connected {
+    fn drop(&mut self) {
+        self.0.connected.fetch_sub(1, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,73 @@
+//! One replay: asks a publisher's ROUTER for everything from a number on, by a DEALER of its own, and hands the answers on.
+
+use super::frames::{self, Answer};
+use super::hub::{Ask, Rank};
+use super::pipeline::{Pipeline, Raw, limited};
+use super::subscriber::options;
+use crate::state::kv_stream::{Input, ReplayFailure};
+use bytes::Bytes;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+use zeromq::{DealerSocket, Socket, SocketRecv, SocketSend, ZmqMessage};
+
+/// A replay socket that says nothing for so long has failed. Engines answer between two polls of their queue, within 100 ms.
+pub(super) const SILENCE_MAX: Duration = Duration::from_secs(3);
+/// Answers handed on at once.
+const BURST: usize = 64;
+
+/// Makes the replay; its end, or its failure, is the last thing handed on. False: the publisher could not be reached.
+pub(super) async fn make(
+    pipeline: &Pipeline,
+    places: &Semaphore,
+    rank: &Arc<Rank>,
+    endpoint: &str,
+    ask: Ask,
+) -> bool {
+    // The semaphore is never closed.
+    let place = places.acquire().await;
+    let done = run(pipeline, rank, endpoint, ask).await.is_some();
+    drop(place);
+    if !done {
+        let failed = Input::ReplayFailed(ask.attempt, ReplayFailure::Broken);
+        pipeline.send(rank, vec![Raw::Input(failed)]).await;
+    }
+    done
+}
+
+async fn run(pipeline: &Pipeline, rank: &Arc<Rank>, endpoint: &str, ask: Ask) -> Option<()> {
+    let mut socket = DealerSocket::with_options(options());
+    socket.connect(endpoint).await.ok()?;
+    let mut question = ZmqMessage::from(Bytes::new());
+    question.push_back(Bytes::copy_from_slice(&ask.from.to_be_bytes()));
+    timeout(SILENCE_MAX, socket.send(question)).await.ok()?.ok()?;
+    let mut raws = Vec::new();
+    loop {
+        let ready = tokio::select! {
+            biased;
+            message = socket.recv() => Some(message.ok()?),
+            () = std::future::ready(()) => None,
+        };
+        let message = match ready {
+            Some(message) => message,
+            None => {
+                pipeline.send(rank, std::mem::take(&mut raws)).await;
+                timeout(SILENCE_MAX, socket.recv()).await.ok()?.ok()?
+            }
+        };
+        // What is neither is passed over: a hole in the numbers tells what it cost.
+        match frames::answer(&message.into_vec()) {
+            Some(Answer::Batch(batch)) => raws.push(Raw::Replayed(ask.attempt, limited(batch))),
+            Some(Answer::End) => {
+                raws.push(Raw::Input(Input::ReplayEnd(ask.attempt)));
+                pipeline.send(rank, raws).await;
+                return Some(());
+            }
+            None => {}
+        }
+        if raws.len() >= BURST {
+            pipeline.send(rank, std::mem::take(&mut raws)).await;
+        }
+    }
+}

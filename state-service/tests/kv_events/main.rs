@@ -1,0 +1,8 @@
+//! Event streams as engines publish them: every recorded sample, what hostile bytes do, and real sockets.
+
+mod decode;
+mod hostile;
+mod oracle;
+mod publisher;
+mod samples;
+mod sockets;
