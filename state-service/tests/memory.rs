@@ -1,37 +1,15 @@
 //! What sessions cost, counted by the allocator: a million distinct ones stay within the table, and one in use keeps its slot.
 
+use peak_alloc::PeakAlloc;
 use routing::contract::{Caller, Entry, Outcome, Report, RouteRequest, SessionRef, Target};
 use routing::id::{Epoch, PoolName, RankHash, RequestId, SessionId, Version, WorkerId};
 use routing::time::{Millis, Timestamp};
 use state_service::config::ServiceConfig;
 use state_service::declare;
 use state_service::state::{Command, Limits, Reply, State, StateConfig};
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicUsize, Ordering};
-
-/// The system's allocator, counting what is in use.
-struct Counting;
-
-static IN_USE: AtomicUsize = AtomicUsize::new(0);
-
-// SAFETY: everything is the system's; only numbers are kept beside.
-#[allow(unsafe_code)]
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        IN_USE.fetch_add(layout.size(), Ordering::Relaxed);
-        // SAFETY: as asked.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        IN_USE.fetch_sub(layout.size(), Ordering::Relaxed);
-        // SAFETY: as asked.
-        unsafe { System.dealloc(at, layout) }
-    }
-}
 
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: PeakAlloc = PeakAlloc;
 
 /// A quarter of the table of a real service, so that a million sessions go through it four times.
 const SESSIONS_MAX: usize = 262_144;
@@ -93,7 +71,7 @@ fn a_million_sessions_and_answers_stay_within_what_is_stated_and_a_live_session_
     let mut state =
         state(Limits { sessions_max: SESSIONS_MAX, aliases_max: SESSIONS_MAX, ..Limits::SERVICE });
     report(&mut state, 1, vec![commit(0, "w2")]);
-    let before = IN_USE.load(Ordering::Relaxed);
+    let before = ALLOCATOR.current_usage();
     for batch in 0..SESSIONS / BATCH {
         let now = 10 + 10 * batch as u64;
         report(&mut state, now, (1..=BATCH).map(|n| commit(batch * BATCH + n, "w1")).collect());
@@ -107,13 +85,13 @@ fn a_million_sessions_and_answers_stay_within_what_is_stated_and_a_live_session_
         };
         assert_eq!((reply.outcome, reply.target.unwrap().worker.as_str()), (Outcome::Bound, "w2"));
     }
-    let bytes = (IN_USE.load(Ordering::Relaxed) - before) / SESSIONS_MAX;
+    let bytes = (ALLOCATOR.current_usage() - before) / SESSIONS_MAX;
     let sizes = state.sizes();
     println!("{SESSIONS} distinct sessions, {SESSIONS_MAX} kept: {bytes} bytes a session");
     assert_eq!((sizes.sessions, sizes.holds, sizes.moves), (SESSIONS_MAX, 0, 0));
     assert!(bytes <= BYTES_A_SESSION, "{bytes} bytes a session");
 
-    let before = IN_USE.load(Ordering::Relaxed);
+    let before = ALLOCATOR.current_usage();
     for batch in 0..SESSIONS / BATCH {
         let alias = |n: u128| Entry::Alias {
             alias: session(n + (batch * BATCH + 1) * 7919).id,
@@ -122,7 +100,7 @@ fn a_million_sessions_and_answers_stay_within_what_is_stated_and_a_live_session_
         };
         report(&mut state, 100_000 + 10 * batch as u64, (1..=BATCH).map(alias).collect());
     }
-    let bytes = (IN_USE.load(Ordering::Relaxed) - before) / SESSIONS_MAX;
+    let bytes = (ALLOCATOR.current_usage() - before) / SESSIONS_MAX;
     println!("{SESSIONS} response ids, {} kept: {bytes} bytes each", state.sizes().aliases);
     assert_eq!(state.sizes().aliases, SESSIONS_MAX);
     assert!(bytes <= BYTES_AN_ALIAS, "{bytes} bytes a response id");

@@ -146,7 +146,6 @@ fn a_new_worker_takes_a_ninth_of_fresh_rendezvous_choices_and_nobody_else_gets_a
     let after = (0..SESSIONS).map(|i| choose(&mut world, i));
     let moved: Vec<_> = before.into_iter().zip(after).filter(|(before, after)| before != after).collect();
     assert!(moved.iter().all(|(_, after)| *after == worker_id("w9")), "only to the new one");
-    println!("{} of {SESSIONS} fresh rendezvous choices moved: 1/9 is {}", moved.len(), SESSIONS / 9);
     // A ninth of 9000 is 1000, give or take 4 standard deviations of 30.
     assert!((880..=1120).contains(&moved.len()), "{}", moved.len());
 }

@@ -153,7 +153,6 @@ fn five_hundred_explanations_are_what_the_routes_then_do_and_change_nothing() {
         let mut world = fleet(kind().new_tree(&mut runner).unwrap().current(), seed);
         for n in 0..10 {
             if asked_so_far == REQUESTS {
-                println!("{REQUESTS} explanations, by reason: {said:?}");
                 let sorts =
                     ["bound", "joined", "rebound", "moved", "spilled", "excluded", "overloaded", "unmet"];
                 assert!(sorts.iter().all(|sort| said.contains_key(*sort)), "of all sorts: {said:?}");

@@ -230,6 +230,5 @@ fn the_steps_make_turns_wait_and_serve_them() {
         (begun, cleared, over) =
             (begun + counters.wait_begun, cleared + counters.wait_cleared, over + counters.wait_over);
     }
-    println!("{begun} waits: {cleared} ended at a slot that cleared, {over} by time");
     assert!(begun > 100 && cleared > 20 && over > 20, "{begun} {cleared} {over}");
 }
