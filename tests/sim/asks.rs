@@ -210,6 +210,7 @@ impl World {
         let sure = |session: &&crate::client::Session| session.ended && session.costs.is_empty();
         for session in self.sessions.iter().filter(sure) {
             let Some(id) = session.id else { continue };
+            self.stats.ended += 1;
             let view = self.service.state.session(self.service_now(), id);
             if let Some(view) = view.filter(|view| view.state == SessionState::Bound) {
                 found = Some(format!("{view:?}"));

@@ -2,17 +2,16 @@
 //!
 //! What a response id stands for is told to the service and kept in pages; whoever was told must know.
 
-use crate::faults::{Bug, Cost, Fault};
+use crate::faults::{Cost, Fault};
 use crate::request::Request;
 use crate::service::TTL;
 use crate::world::World;
-use routing::contract::{Affinity, Entry, Policy, Report, RouteReply, SessionRef};
+use routing::contract::{RouteReply, SessionRef};
 use routing::flow::{Effect, Next, PageChange};
 use routing::hash::response_id;
 use routing::header;
 use routing::id::SessionId;
 use routing::page::Certainty;
-use state_service::state::{Command, SessionState};
 
 /// What a client keeps of a conversation that hangs on response ids.
 #[derive(Clone, Debug, Default)]
@@ -129,47 +128,6 @@ impl World {
         self.cost(request.session, Cost::ChainBroken);
         if request.alias_known && !request.bodiless {
             self.violate("a response id that was learned is known", "its page has it");
-        }
-    }
-
-    /// A report arrives: what it tells of response ids is remembered, and a release that comes late must end nothing.
-    pub(crate) fn take_report(&mut self, mut report: Report) {
-        let pins = self.plan.policy != Policy::SessionHash && self.plan.affinity != Affinity::Off;
-        let mut fenced = Vec::new();
-        for entry in &mut report.entries {
-            match entry {
-                Entry::Alias { alias, session, .. } if pins => {
-                    let told = (self.service_now(), *session);
-                    let other = self.service.aliases.values().find(|(_, other)| other.id != session.id);
-                    if let (Some(Bug::AliasesAreMixedUp), Some((_, other))) = (self.bug, other) {
-                        *session = *other;
-                    }
-                    self.service.aliases.insert(*alias, told);
-                }
-                Entry::Released { session, version, .. } => {
-                    let view = self.service.state.session(self.service_now(), session.id);
-                    let bound =
-                        view.filter(|view| view.state == SessionState::Bound && view.version > *version);
-                    if let Some(view) = bound {
-                        if self.bug == Some(Bug::ReleasesAreNotFenced) {
-                            *version = view.version;
-                        }
-                        fenced.push(view);
-                    }
-                }
-                _ => {}
-            }
-        }
-        let evicted = self.service.state.counters().sessions_evicted;
-        self.apply(Command::Report(report));
-        // Where there is no room, one entry of a report drops a session and the next brings an older binding of it.
-        let room = self.service.state.counters().sessions_evicted == evicted;
-        for before in fenced.into_iter().filter(|_| room) {
-            self.fired.count(Fault::LateRelease);
-            let view = self.service.state.session(self.service_now(), before.id);
-            if let Some(after) = view.filter(|view| view.state == SessionState::Released) {
-                self.violate("a late release ends nothing", &format!("{before:?} became {after:?}"));
-            }
         }
     }
 

@@ -79,10 +79,11 @@ pub(crate) enum Fault {
     PrefillFailed,
     PrefillElsewhere,
     PrefillLeft,
+    AliasEvicted,
 }
 
 impl Fault {
-    pub(crate) const ALL: [Self; 72] = [
+    pub(crate) const ALL: [Self; 73] = [
         Self::RouteLost,
         Self::RouteReplyLost,
         Self::RouteLate,
@@ -155,6 +156,7 @@ impl Fault {
         Self::PrefillFailed,
         Self::PrefillElsewhere,
         Self::PrefillLeft,
+        Self::AliasEvicted,
     ];
 }
 

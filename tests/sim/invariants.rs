@@ -5,7 +5,7 @@
 use crate::client::Session;
 use crate::faults::{Bug, Cost, Fault};
 use crate::request::{Phase, Request};
-use crate::service::TTL;
+use crate::service::{ALIASES_MAX, TTL};
 use crate::world::World;
 use routing::config::Steering;
 use routing::contract::{Affinity, OnOverload, Policy, RankChoice, WorkerState};
@@ -89,7 +89,7 @@ impl World {
     /// After each command: bounds, and bindings that move by newer versions alone.
     pub(crate) fn check_state(&mut self) {
         let sizes = self.service.state.sizes();
-        if sizes.sessions > self.plan.sessions_max {
+        if sizes.sessions > self.plan.sessions_max || sizes.aliases > ALIASES_MAX {
             self.violate("the table is bounded", &format!("{sizes:?}"));
         }
         let ids: Vec<_> = self.sessions.iter().flat_map(Session::ids).collect();

@@ -23,6 +23,7 @@ mod news;
 mod plan;
 mod polls;
 mod quiet;
+mod reports;
 mod request;
 mod restart;
 mod rng;
@@ -122,6 +123,7 @@ fn add(sum: &mut Stats, stats: &Stats) {
     sum.told += stats.told;
     sum.sessions += stats.sessions;
     sum.sessions_without_cost += stats.sessions_without_cost;
+    sum.ended += stats.ended;
     for (counter, count) in &stats.counters {
         *sum.counters.entry(*counter).or_default() += count;
     }
@@ -154,6 +156,7 @@ fn every_seed_keeps_the_invariants() {
             stats.sessions_without_cost * 5 > stats.sessions,
             "too few sessions had to keep their slot: {stats:?}"
         );
+        assert!(stats.ended > 0, "no session ended for sure: {stats:?}");
     }
 }
 

@@ -6,19 +6,24 @@ use crate::faults::{Bug, Cost, Fault};
 use crate::plan::{OTHER_MODEL, OTHER_POOL, POOL};
 use crate::polls::Poll;
 use crate::waiting::Held;
-use crate::world::{Event, VmAt, World};
-use routing::contract::{Entry, PoolInfo, Report, RouteReply, RouteRequest, SessionRef, Target};
+use crate::world::{Event, World};
+use routing::contract::{PoolInfo, RouteReply, RouteRequest, SessionRef, Target};
 use routing::demand::Demands;
 use routing::flow::RouteFailure;
 use routing::id::{Epoch, PoolName, SessionId, WorkerId};
 use routing::time::{Millis, Timestamp};
 use state_service::config::{OtherPools, ServiceConfig};
 use state_service::declare::WorkerSpec;
-use state_service::state::{Command, Effect, Limits, Reply, SessionState, State, StateConfig, Ticket};
+use state_service::state::{
+    Command, Effect, Limits, Reply, SessionState, SessionView, Sizes, State, StateConfig, Ticket,
+};
 use std::collections::BTreeMap;
 
 /// Idle time of a binding.
 pub(crate) const TTL: Millis = Millis::from_secs(160);
+
+/// Response ids that are remembered: fewer than some worlds have.
+pub(crate) const ALIASES_MAX: usize = 40;
 
 /// Whether calls get through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,7 +80,9 @@ impl World {
         }
         let service =
             ServiceConfig { pools, other_pools: OtherPools::Refused, ..ServiceConfig::without_file() };
-        StateConfig { service, limits: Limits { sessions_max: self.plan.sessions_max, ..Limits::SERVICE } }
+        let limits =
+            Limits { sessions_max: self.plan.sessions_max, aliases_max: ALIASES_MAX, ..Limits::SERVICE };
+        StateConfig { service, limits }
     }
 
     fn pool_info(&self, name: &str) -> PoolInfo {
@@ -109,6 +116,10 @@ impl World {
         let counters = self.service.state.counters();
         let overloaded = counters.slots_overloaded - before.slots_overloaded;
         let evicted = counters.sessions_evicted - before.sessions_evicted;
+        if counters.alias_evicted > before.alias_evicted {
+            self.fired.count(Fault::AliasEvicted);
+            self.service.aliases.clear();
+        }
         self.fired.count_many(Fault::SlotOverloaded, overloaded);
         for _ in 0..evicted {
             self.fired.count(Fault::SessionEvicted);
@@ -181,8 +192,9 @@ impl World {
         }
         let draw = self.rng.next();
         let alias = body.alias;
-        let request_asked = self.spoil_demands(body);
-        match self.apply_for(Some((request, call)), Command::Route { request: request_asked, draw }) {
+        let dry = body.dry_run.then(|| self.look_at(&body));
+        let asked = self.spoil_demands(body);
+        match self.apply_for(Some((request, call)), Command::Route { request: asked.clone(), draw }) {
             Reply::Route(reply) => {
                 if let Some(alias) = alias {
                     self.check_alias(alias, &reply);
@@ -192,6 +204,16 @@ impl World {
             Reply::Later(_) => {}
             other => self.violate("a route is answered", &format!("{other:?}")),
         }
+        if dry.is_some_and(|before| before != self.look_at(&asked)) {
+            self.violate("a dry run changes nothing", &format!("{asked:?}"));
+        }
+    }
+
+    /// All that a dry run must leave as it is.
+    fn look_at(&self, asked: &RouteRequest) -> (Sizes, Option<SessionView>) {
+        let session =
+            asked.session.and_then(|session| self.service.state.session(self.service_now(), session.id));
+        (self.service.state.sizes(), session)
     }
 
     fn spoil_demands(&self, mut asked: RouteRequest) -> RouteRequest {
@@ -199,36 +221,6 @@ impl World {
             asked.demands = Demands::default();
         }
         asked
-    }
-
-    pub(crate) fn report_arrives(&mut self, at: VmAt, call: u64, mut report: Report) {
-        if self.service.standing != Standing::Up {
-            return;
-        }
-        if self.bug == Some(Bug::CommitsTwiceElsewhere) {
-            let again: Vec<Entry> = report.entries.iter().filter_map(|entry| self.elsewhere(entry)).collect();
-            report.entries.extend(again);
-        }
-        self.spoil_touches(&mut report);
-        self.take_report(report);
-        let lost = self.net().report_lost;
-        if self.rng.per_mille(lost) {
-            return self.fired.count(Fault::ReportReplyLost);
-        }
-        for delay in self.reply_delays(Fault::ReportReplyTwice, Fault::ReportReplyLate) {
-            self.after(delay, Event::ReportAnswered { at, call, good: true });
-        }
-    }
-
-    fn spoil_touches(&self, report: &mut Report) {
-        if self.bug == Some(Bug::TouchesAreLost) {
-            report.entries.retain(|entry| !matches!(entry, Entry::Touched { .. }));
-        }
-        for entry in report.entries.iter_mut().filter(|_| self.bug == Some(Bug::TouchesNameNoSlot)) {
-            if let Entry::Touched { slot, .. } = entry {
-                *slot = None;
-            }
-        }
     }
 
     /// When a reply arrives, and whether it does so again.
@@ -245,15 +237,6 @@ impl World {
             delays.push(delays[0] + again);
         }
         delays
-    }
-
-    fn elsewhere(&self, entry: &Entry) -> Option<Entry> {
-        let mut again = entry.clone();
-        let Entry::Committed { target, version, .. } = &mut again else { return None };
-        let other = self.workers.iter().find(|worker| worker.id != target.worker)?;
-        *target = Target { worker: other.id.clone(), rank: None };
-        version.seq += 1;
-        Some(again)
     }
 
     /// Two bad endpoints make one bad worker; each is asked by itself.

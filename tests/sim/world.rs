@@ -59,6 +59,8 @@ pub(crate) struct Stats {
     pub(crate) told: u64,
     pub(crate) sessions: u64,
     pub(crate) sessions_without_cost: u64,
+    /// Of which it was sure that they had ended.
+    pub(crate) ended: u64,
     pub(crate) counters: BTreeMap<Counter, u64>,
 }
 
