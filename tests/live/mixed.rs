@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
 use crate::support::{
-    bound_to, comes_home, gauges, nothing_in_flight, says_nothing_of, served, turn, unprobed,
+    bound_to, comes_home, gauges, nothing_in_flight, says_nothing_of, served, turn, unprobed, vms,
 };
 
 fn split() -> [EngineSpec; 4] {
@@ -150,7 +150,7 @@ async fn clients_that_leave_at_every_stage() {
     for name in ["d0", "d1"] {
         world.engine(name).fault("slow=30", None).await.unwrap();
     }
-    let home = turn(&world.client(), "stays").await;
+    let (home, alive) = (turn(&world.client(), "stays").await, vms(&world).await);
     let mut lanes = JoinSet::new();
     for lane in 0..LANES {
         let to = world.envoy().address();
@@ -171,7 +171,7 @@ async fn clients_that_leave_at_every_stage() {
     })
     .await
     .unwrap();
-    assert_eq!(world.envoy().stat("wasm.rankpin.vm_reload").await.unwrap(), 0, "a VM died");
+    assert_eq!(vms(&world).await, alive, "a VM died");
     comes_home(&world, "stays", &home).await;
 }
 
@@ -189,7 +189,7 @@ async fn leave(to: std::net::SocketAddr, n: usize) {
     let head = format!("POST {CHAT} HTTP/1.1{header}\ncontent-type: application/json");
     let bytes = request(&head, body.as_bytes());
     let mut client = Raw::connect(to).await.unwrap();
-    let sent = if n % 5 == 0 { bytes.len() - 20 } else { bytes.len() };
+    let sent = if n.is_multiple_of(5) { bytes.len() - 20 } else { bytes.len() };
     client.send(&bytes[..sent]).await.unwrap();
     if n % 5 == 1 {
         client.read_until("\r\n\r\n").await.unwrap();
@@ -197,7 +197,7 @@ async fn leave(to: std::net::SocketAddr, n: usize) {
     for _ in 0..n % 7 {
         tokio::task::yield_now().await;
     }
-    if n % 2 == 0 {
+    if n.is_multiple_of(2) {
         client.reset().unwrap();
     }
 }

@@ -197,6 +197,14 @@ pub(crate) fn says_nothing_of(turn: &Turn, ids: &[&str]) {
     }
 }
 
+/// How many VMs of the filter were made so far, by Envoy's count: one more is one that died. (Its `vm_reload` counters do not move.)
+pub(crate) async fn vms(world: &World) -> u64 {
+    let stats = world.envoy().stats("wasm").await.unwrap();
+    let made: Vec<_> = stats.iter().filter(|(name, _)| name.ends_with("created")).collect();
+    assert!(!made.is_empty(), "{stats:?}");
+    made.iter().map(|(_, count)| count).sum()
+}
+
 /// Scripted workers, listening.
 pub(crate) async fn scripted_workers(count: usize) -> Vec<Arc<Scripted>> {
     let mut workers = Vec::new();
