@@ -3,15 +3,15 @@
 
 use std::sync::Arc;
 
-use hyper::StatusCode;
+use hyper::{HeaderMap, StatusCode};
 use serde_json::{Map, Value};
 
 use crate::answer::Refusal;
-use crate::config::Kind;
+use crate::config::{Kind, Version};
 use crate::model::Start;
-use crate::prefix_cache::BlockHash;
 use crate::ranks::Finish;
 use crate::shared::Shared;
+use crate::space::Space;
 
 /// Text longer than this is encoded off the runtime's threads.
 const INLINE_TEXT_BYTES_MAX: usize = 256 << 10;
@@ -25,7 +25,7 @@ pub(crate) type Fields = Map<String, Value>;
 #[derive(Clone)]
 pub(crate) struct Prompt {
     pub(crate) tokens: Arc<[u32]>,
-    pub(crate) root: BlockHash,
+    pub(crate) space: Arc<Space>,
 }
 
 /// How long a reply gets and why it ends there.
@@ -66,7 +66,10 @@ pub(crate) fn check_model(shared: &Shared, fields: &Fields) -> Result<(), Refusa
 pub(crate) fn check_model_name(shared: &Shared, asked: &str) -> Result<(), Refusal> {
     let served = &shared.config.model;
     let base = asked.split_once(':').map_or(asked, |(base, _)| base);
-    if asked == served || (shared.config.kind == Kind::Sglang && base == served) {
+    if asked == served
+        || shared.config.loras.iter().any(|lora| lora == asked)
+        || (shared.config.kind == Kind::Sglang && base == served)
+    {
         return Ok(());
     }
     let message = match shared.config.kind {
@@ -92,9 +95,42 @@ pub(crate) async fn encode(shared: &Arc<Shared>, text: String, start: Start) -> 
 }
 
 /// Puts a prompt into its namespace.
-pub(crate) fn prompt(shared: &Shared, fields: &Fields, tokens: Arc<[u32]>) -> Prompt {
+pub(crate) fn prompt(shared: &Shared, fields: &Fields, headers: &HeaderMap, tokens: Arc<[u32]>) -> Prompt {
     let salt = fields.get("cache_salt").and_then(Value::as_str);
-    Prompt { tokens, root: BlockHash::root(&shared.config.model, salt) }
+    let space = Space {
+        session: session(shared, fields, headers),
+        tells_all: tells_all(shared, fields),
+        ..Space::new(&shared.config.model, lora(shared, fields), salt)
+    };
+    Prompt { tokens, space: Arc::new(space) }
+}
+
+/// The adapter asked for: one that was declared, or what SGLang finds behind the model's name.
+fn lora(shared: &Shared, fields: &Fields) -> Option<(u64, String)> {
+    let asked = fields.get("model").and_then(Value::as_str)?;
+    let behind = asked.split_once(':').filter(|_| shared.config.kind == Kind::Sglang).map(|(_, name)| name);
+    let declared = shared.config.loras.iter().zip(1..).find(|(name, _)| **name == asked);
+    declared.map(|(name, id)| (id, name.clone())).or_else(|| behind.map(|name| (1, name.to_owned())))
+}
+
+/// The session as the engine reads it: from the body, else vLLM's header, else its extra arguments.
+fn session(shared: &Shared, fields: &Fields, headers: &HeaderMap) -> Option<String> {
+    let text = |value: Option<&Value>| value.and_then(Value::as_str).map(str::to_owned);
+    let in_body = text(fields.get("session_id"));
+    match shared.config.kind {
+        Kind::Vllm if shared.config.version >= Version(0, 28, 0) => in_body
+            .or_else(|| headers.get("x-session-id")?.to_str().ok().map(str::to_owned))
+            .or_else(|| text(fields.get("vllm_xargs").and_then(|args| args.get("session_id")))),
+        Kind::Sglang => in_body,
+        Kind::Vllm | Kind::Trtllm => None,
+    }
+}
+
+/// vLLM's `kv_cache_report_mode: full`, from 0.26 on.
+fn tells_all(shared: &Shared, fields: &Fields) -> bool {
+    let mode = fields.get("vllm_xargs").and_then(|args| args.get("kv_cache_report_mode"));
+    let has = shared.config.kind == Kind::Vllm && shared.config.version >= Version(0, 26, 0);
+    has && mode.and_then(Value::as_str) == Some("full")
 }
 
 /// How long the reply to a prompt of `prompt_tokens` is.

@@ -87,6 +87,63 @@ pub enum Mode {
     Null,
 }
 
+/// How block hashes look in events.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum HashForm {
+    /// 64 bits as a number.
+    #[default]
+    Int,
+    /// 32 bytes, the last eight of which are that number.
+    Bytes,
+}
+
+/// `tcp://HOST:PORT` of a socket each rank has: rank 0's, or port 0 for ports the kernel chooses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KvEndpoint {
+    /// An address, or `*` for all.
+    pub host: String,
+    /// Ranks count up from here.
+    pub port: u16,
+}
+
+impl std::str::FromStr for KvEndpoint {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let parts = text.strip_prefix("tcp://").and_then(|rest| rest.rsplit_once(':'));
+        let parts = parts.and_then(|(host, port)| Some((host, port.parse().ok()?)));
+        match parts {
+            Some((host, port)) if !host.is_empty() => Ok(Self { host: host.to_owned(), port }),
+            _ => Err("an endpoint is tcp://HOST:PORT".to_owned()),
+        }
+    }
+}
+
+/// How cache events are published.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KvEvents {
+    /// The PUB sockets.
+    pub endpoint: KvEndpoint,
+    /// The ROUTER sockets that replay.
+    pub replay: Option<KvEndpoint>,
+    /// First frame of every message.
+    pub topic: String,
+    /// Batches kept for replay.
+    pub buffer_steps: usize,
+    /// See [`HashForm`].
+    pub hash: HashForm,
+}
+
+impl KvEvents {
+    /// On free loopback ports, with replay, as vLLM keeps and writes them by default.
+    #[must_use]
+    pub fn loopback() -> Self {
+        let endpoint = KvEndpoint { host: "127.0.0.1".to_owned(), port: 0 };
+        let replay = Some(endpoint.clone());
+        Self { endpoint, replay, topic: String::new(), buffer_steps: 10_000, hash: HashForm::Int }
+    }
+}
+
 /// Everything a fake engine can be told before it starts.
 #[derive(Clone, Debug)]
 pub struct EngineConfig {
@@ -125,6 +182,10 @@ pub struct EngineConfig {
     pub tp_size: u32,
     /// See [`Mode`].
     pub mode: Mode,
+    /// Adapters served besides the model, by their own names.
+    pub loras: Vec<String>,
+    /// How cache events are published, if they are.
+    pub kv_events: Option<KvEvents>,
 }
 
 impl EngineConfig {
@@ -149,6 +210,8 @@ impl EngineConfig {
             role: Role::Both,
             tp_size: 1,
             mode: Mode::Engine,
+            loras: Vec::new(),
+            kv_events: None,
         }
     }
 

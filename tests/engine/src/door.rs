@@ -57,6 +57,11 @@ impl Port {
         Ok((Self { address, reserve: Some(reserve) }, listener))
     }
 
+    /// A port over a socket that is bound to it and shared.
+    pub(crate) fn over(reserve: TcpSocket) -> std::io::Result<Self> {
+        Ok(Self { address: reserve.local_addr()?, reserve: Some(reserve) })
+    }
+
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }

@@ -190,7 +190,7 @@ impl Generation {
     }
 
     async fn prefill(&mut self, outcome: &Outcome) -> (Prefill, Usage) {
-        let found = self.turn.prefill(self.prompt.root, &self.prompt.tokens).await;
+        let found = self.turn.prefill(&self.prompt.space, &self.prompt.tokens).await;
         let prompt = self.prompt.tokens.len();
         outcome.prompt(prompt, found.cached);
         (found, Usage { prompt, completion: 0, cached: found.cached, written: found.written })

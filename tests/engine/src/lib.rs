@@ -2,7 +2,7 @@
 //! the same bytes on the wire. Shares no code with the router it is used to test.
 //!
 //! Where a request goes: [`server`](Engine) owns the socket, `route` the body, the record and the faults, `api`
-//! the endpoints, `generate` the replies, `ranks` the time and `prefix_cache` the hits.
+//! the endpoints, `generate` the replies, `ranks` the time, `prefix_cache` the hits and `kv_events` what is told of them.
 
 mod answer;
 mod api;
@@ -15,6 +15,7 @@ mod fault;
 mod gauges;
 mod generate;
 mod json;
+mod kv_events;
 mod model;
 mod multipart;
 mod prefill;
@@ -26,8 +27,9 @@ mod record;
 mod route;
 mod server;
 mod shared;
+mod space;
 mod store;
 mod token_cache;
 
-pub use config::{EngineConfig, Kind, Mode, Numbering, Role, Version};
+pub use config::{EngineConfig, HashForm, Kind, KvEndpoint, KvEvents, Mode, Numbering, Role, Version};
 pub use server::Engine;

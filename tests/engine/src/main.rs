@@ -7,11 +7,15 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::Parser;
-use fake_engine::{Engine, EngineConfig, Kind, Mode, Numbering, Role, Version};
+use fake_engine::{
+    Engine, EngineConfig, HashForm, Kind, KvEndpoint, KvEvents, Mode, Numbering, Role, Version,
+};
 
 const FAULTS: &str = "Faults: POST /control/fault {\"fault\":\"VALUE\",\"times\":N}, DELETE clears; or the header `x-fake-fault: VALUE` on one \
 request. VALUE: slow=MS, 500, 502, 503, 504, 503-retry-after=S, 429=S, reset, hang, die-mid-stream; only ordered: health-hang, \
-health-503. More: tests/engine/README.md.";
+health-503.\n\nFaults of cache events: POST /control/kv-events {\"fault\":\"VALUE\",\"rank\":N or null}, GET shows, DELETE heals. VALUE: drop=N (not \
+sent, can be replayed), lose=N (nor replayed), duplicate=N, stall or stall=MS, silent, close, open, restart (empty cache, sequence 0), \
+tick (an empty batch).\n\nMore: tests/engine/README.md.";
 
 /// The wire of a vLLM, SGLang or TensorRT-LLM server without a GPU: ranks, prefix caches, faults on demand.
 #[derive(Debug, Parser)]
@@ -62,6 +66,25 @@ struct Arguments {
     /// Tensor-parallel ranks: SGLang's metrics repeat each series so often.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
     tp_size: u32,
+    /// An adapter served besides the model; may be repeated.
+    #[arg(long)]
+    lora: Vec<String>,
+    /// Publish cache events here, tcp://HOST:PORT: rank 0's port, the others count up; port 0 lets the kernel choose (told by
+    /// /kv_event_sources, or a free row of ports where the engine tells a base). HOST * is every address.
+    #[arg(long)]
+    kv_events: Option<KvEndpoint>,
+    /// Replay cache events here, in the same way.
+    #[arg(long, requires = "kv_events")]
+    kv_replay: Option<KvEndpoint>,
+    /// First frame of every event message.
+    #[arg(long, default_value = "")]
+    kv_topic: String,
+    /// Batches each rank keeps for replay.
+    #[arg(long, default_value_t = 10_000)]
+    kv_buffer_steps: usize,
+    /// Block hashes in events.
+    #[arg(long, value_enum, default_value_t = HashForm::Int)]
+    kv_hash: HashForm,
     /// Sent back as x-engine-name.
     #[arg(long, default_value = "fake-engine")]
     name: String,
@@ -96,7 +119,14 @@ impl Arguments {
             role: self.role,
             tp_size: self.tp_size,
             mode: if self.null { Mode::Null } else { Mode::Engine },
+            loras: self.lora.clone(),
+            kv_events: self.kv_events.clone().map(|endpoint| self.kv(endpoint)),
         }
+    }
+
+    fn kv(&self, endpoint: KvEndpoint) -> KvEvents {
+        let (replay, topic) = (self.kv_replay.clone(), self.kv_topic.clone());
+        KvEvents { endpoint, replay, topic, buffer_steps: self.kv_buffer_steps, hash: self.kv_hash }
     }
 }
 

@@ -3,6 +3,9 @@
 //!
 //! Freed blocks go to the young end of one list in reverse order of their chain, so an unreferenced block
 //! always stands before its ancestors: taking from the old end never orphans a block.
+//!
+//! A vLLM keeps copies: what is computed again gets a place of its own beside the block of the same hash, and each
+//! copy is evicted, and announced, by itself. The other engines keep one.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -32,7 +35,7 @@ pub(crate) struct CacheChange {
 }
 
 impl BlockHash {
-    /// The start of every chain of one model and salt; no block has it.
+    /// The start of every chain of one model, or adapter, and salt; no block has it.
     #[must_use]
     pub(crate) fn root(model: &str, salt: Option<&str>) -> Self {
         let named = mix_bytes(0x6d6f_6465_6c00_0001, model.as_bytes());
@@ -94,11 +97,28 @@ struct Node {
     refs: u32,
     older: u32,
     younger: u32,
+    /// The next copy of the same block.
+    twin: u32,
+}
+
+/// Where a held block lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place(u32);
+
+/// Whether a block that is computed again is kept twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Copies {
+    /// Each in a place of its own, as vLLM's.
+    Kept,
+    /// The one that is there serves, as in a radix tree.
+    Merged,
 }
 
 /// The cache of one rank. Capacity is in blocks; a block somebody computes with is never evicted.
 pub(crate) struct PrefixCache {
     capacity: usize,
+    copies: Copies,
+    /// The oldest copy of each block.
     places: HashMap<BlockHash, u32, BuildHasherDefault<Identity>>,
     nodes: Vec<Node>,
     vacant: Vec<u32>,
@@ -110,9 +130,10 @@ pub(crate) struct PrefixCache {
 impl PrefixCache {
     /// An empty cache of at most `capacity` blocks.
     #[must_use]
-    pub(crate) fn new(capacity: usize) -> Self {
+    pub(crate) fn new(capacity: usize, copies: Copies) -> Self {
         Self {
             capacity,
+            copies,
             places: HashMap::default(),
             nodes: Vec::new(),
             vacant: Vec::new(),
@@ -122,16 +143,10 @@ impl PrefixCache {
         }
     }
 
-    /// Blocks held, referenced or not.
+    /// Blocks held, referenced or not, every copy.
     #[must_use]
     pub(crate) fn len(&self) -> usize {
-        self.places.len()
-    }
-
-    /// Whether nothing is held.
-    #[must_use]
-    pub(crate) fn is_empty(&self) -> bool {
-        self.places.is_empty()
+        self.nodes.len() - self.vacant.len()
     }
 
     /// Blocks a request computes with right now.
@@ -152,32 +167,32 @@ impl PrefixCache {
         chain.iter().take_while(|hash| self.contains(**hash)).count()
     }
 
-    /// Takes a reference on `chain[from..]`, storing what is missing and evicting for it. The chain must be
-    /// held up to `from` by the same caller. Returns up to where it is held now: short of the end when every
-    /// block is in use.
-    pub(crate) fn hold(&mut self, chain: &[BlockHash], from: usize) -> (usize, CacheChange) {
+    /// Takes a reference on what follows the held beginning of `chain`, up to `found` on the blocks that are there, from there on
+    /// on blocks computed now: stored, and others evicted for them. Holds less than the chain when every block is in use.
+    pub(crate) fn hold(&mut self, chain: &[BlockHash], found: usize, held: &mut Vec<Place>) -> CacheChange {
         let mut change = CacheChange::default();
-        for (index, &hash) in chain.iter().enumerate().skip(from) {
-            if let Some(&place) = self.places.get(&hash) {
+        for (index, &hash) in chain.iter().enumerate().skip(held.len()) {
+            let there = self.places.get(&hash).copied();
+            if let Some(place) = there.filter(|_| index < found || self.copies == Copies::Merged) {
                 self.reference(place);
+                held.push(Place(place));
                 continue;
             }
             if !self.make_room(&mut change) {
-                return (index, change);
+                break;
             }
-            self.insert(hash);
+            held.push(Place(self.insert(hash)));
             let parent = index.checked_sub(1).map(|before| chain[before]);
             change.stored.push(StoredBlock { hash, parent, index });
         }
-        (chain.len().max(from), change)
+        change
     }
 
     /// Gives back the references [`Self::hold`] took; the blocks stay, evictable, the last one first.
-    pub(crate) fn release(&mut self, chain: &[BlockHash]) {
-        for hash in chain.iter().rev() {
-            let Some(&place) = self.places.get(hash) else { continue };
+    pub(crate) fn release(&mut self, held: &[Place]) {
+        for &Place(place) in held.iter().rev() {
             let node = &mut self.nodes[place as usize];
-            node.refs = node.refs.saturating_sub(1);
+            node.refs -= 1;
             if node.refs == 0 {
                 self.referenced -= 1;
                 self.link_youngest(place);
@@ -195,7 +210,7 @@ impl PrefixCache {
     }
 
     fn make_room(&mut self, change: &mut CacheChange) -> bool {
-        if self.places.len() < self.capacity {
+        if self.len() < self.capacity {
             return true;
         }
         if self.oldest == NIL {
@@ -207,14 +222,27 @@ impl PrefixCache {
 
     fn evict(&mut self, place: u32, change: &mut CacheChange) {
         self.unlink(place);
-        let hash = self.nodes[place as usize].hash;
-        self.places.remove(&hash);
+        let Node { hash, twin, .. } = self.nodes[place as usize];
+        match self.places.get(&hash) {
+            Some(&first) if first != place => self.forget_twin(first, place, twin),
+            _ if twin == NIL => drop(self.places.remove(&hash)),
+            _ => drop(self.places.insert(hash, twin)),
+        }
         self.vacant.push(place);
         change.removed.push(hash);
     }
 
-    fn insert(&mut self, hash: BlockHash) {
-        let node = Node { hash, refs: 1, older: NIL, younger: NIL };
+    /// Takes a copy that is not the first out of its row.
+    fn forget_twin(&mut self, first: u32, gone: u32, next: u32) {
+        let mut at = first;
+        while self.nodes[at as usize].twin != gone {
+            at = self.nodes[at as usize].twin;
+        }
+        self.nodes[at as usize].twin = next;
+    }
+
+    fn insert(&mut self, hash: BlockHash) -> u32 {
+        let node = Node { hash, refs: 1, older: NIL, younger: NIL, twin: NIL };
         let place = match self.vacant.pop() {
             Some(place) => {
                 self.nodes[place as usize] = node;
@@ -225,8 +253,17 @@ impl PrefixCache {
                 (self.nodes.len() - 1) as u32
             }
         };
-        self.places.insert(hash, place);
         self.referenced += 1;
+        let Some(&first) = self.places.get(&hash) else {
+            self.places.insert(hash, place);
+            return place;
+        };
+        let mut last = first;
+        while self.nodes[last as usize].twin != NIL {
+            last = self.nodes[last as usize].twin;
+        }
+        self.nodes[last as usize].twin = place;
+        place
     }
 
     fn reference(&mut self, place: u32) {

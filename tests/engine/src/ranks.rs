@@ -6,8 +6,10 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
 
-use crate::config::EngineConfig;
-use crate::prefix_cache::{BlockHash, CacheChange, PrefixCache};
+use crate::config::{EngineConfig, Kind};
+use crate::kv_events::{self, Feed, Tokens};
+use crate::prefix_cache::{BlockHash, CacheChange, Copies, Place, PrefixCache};
+use crate::space::Space;
 
 /// Counters and gauges of one rank, as `/metrics` and `/control/state` show them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -52,6 +54,9 @@ pub(crate) struct Ranks {
     block_size: usize,
     prefill: Duration,
     decode: Duration,
+    copies: Copies,
+    cache_blocks: usize,
+    feeds: Vec<Arc<Feed>>,
 }
 
 struct Rank {
@@ -63,6 +68,8 @@ struct Rank {
 struct Books {
     figures: RankFigures,
     cache: PrefixCache,
+    /// Which cache this is: what is held in an earlier one is gone.
+    life: u64,
 }
 
 impl Rank {
@@ -75,10 +82,13 @@ impl Ranks {
     /// Empty ranks.
     #[must_use]
     pub(crate) fn new(config: &EngineConfig) -> Self {
+        let copies = if config.kind == Kind::Vllm { Copies::Kept } else { Copies::Merged };
+        let cache_blocks = config.cache_blocks.max(1);
         let rank = |index| Rank {
             books: Mutex::new(Books {
                 figures: RankFigures { rank: config.dp_start + index, ..RankFigures::default() },
-                cache: PrefixCache::new(config.cache_blocks.max(1)),
+                cache: PrefixCache::new(cache_blocks, copies),
+                life: 0,
             }),
             lane: tokio::sync::Mutex::new(Instant::now()),
         };
@@ -88,6 +98,9 @@ impl Ranks {
             block_size: config.block_size.max(1),
             prefill: Duration::from_micros(config.prefill_us_per_token),
             decode: Duration::from_micros(config.decode_us_per_token),
+            copies,
+            cache_blocks,
+            feeds: kv_events::feeds(config),
         }
     }
 
@@ -102,14 +115,14 @@ impl Ranks {
         });
         self.ranks[index].books().figures.waiting += 1;
         drop(next);
-        let root = BlockHash::root("", None);
         Turn {
             ranks: Arc::clone(self),
             index,
             phase: Phase::Waiting,
-            root,
+            space: Arc::new(Space::new("", None, None)),
             chain: Vec::new(),
-            held: 0,
+            held: Vec::new(),
+            life: 0,
             tail: Vec::new(),
         }
     }
@@ -125,15 +138,36 @@ impl Ranks {
         self.ranks.iter().map(read).collect()
     }
 
-    /// Clears every cache; `false` when a request held blocks that therefore stay.
+    /// Clears every cache; `false` when one stays as it is because requests compute with it.
     pub(crate) fn clear_caches(&self) -> bool {
-        let clear = |rank: &Rank| {
+        let clear = |(index, rank): (usize, &Rank)| {
             let mut books = rank.books();
-            announce(&books.cache.clear());
-            books.cache.is_empty()
+            if books.figures.running > 0 {
+                return false;
+            }
+            books.cache.clear();
+            if let Some(feed) = self.feeds.get(index) {
+                feed.cleared();
+            }
+            true
         };
         // Not `all`: it would stop at the first rank in use.
-        self.ranks.iter().map(clear).filter(|done| !done).count() == 0
+        self.ranks.iter().enumerate().map(clear).filter(|done| !done).count() == 0
+    }
+
+    /// A rank's cache and feed as in a process just started; what runs there goes on and holds nothing.
+    pub(crate) fn restart(&self, index: usize) {
+        let mut books = self.ranks[index].books();
+        books.cache = PrefixCache::new(self.cache_blocks, self.copies);
+        books.life += 1;
+        if let Some(feed) = self.feeds.get(index) {
+            feed.restart();
+        }
+    }
+
+    /// Where events go, by rank; none when no events are published.
+    pub(crate) fn feeds(&self) -> &[Arc<Feed>] {
+        &self.feeds
     }
 
     fn least_loaded(&self, from: usize) -> usize {
@@ -145,9 +179,6 @@ impl Ranks {
         (0..count).map(|step| (from + step) % count).min_by_key(load).unwrap_or(0)
     }
 }
-
-/// Where a publisher of cache events will listen. Nothing is published yet.
-fn announce(_change: &CacheChange) {}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
@@ -161,10 +192,12 @@ pub(crate) struct Turn {
     ranks: Arc<Ranks>,
     index: usize,
     phase: Phase,
-    root: BlockHash,
+    space: Arc<Space>,
     chain: Vec<BlockHash>,
-    /// Leading blocks of `chain` this turn holds a reference on.
-    held: usize,
+    /// Where the leading blocks of `chain` lie that this turn holds a reference on.
+    held: Vec<Place>,
+    /// The cache they lie in.
+    life: u64,
     /// Tokens after the last full block.
     tail: Vec<u32>,
 }
@@ -194,9 +227,9 @@ impl Turn {
     }
 
     /// Computes the prompt: waits until the rank is free, then as long as its uncached tokens take.
-    pub(crate) async fn prefill(&mut self, root: BlockHash, prompt: &[u32]) -> Prefill {
-        self.root = root;
-        root.chain_blocks(prompt, self.ranks.block_size, &mut self.chain);
+    pub(crate) async fn prefill(&mut self, space: &Arc<Space>, prompt: &[u32]) -> Prefill {
+        self.space = Arc::clone(space);
+        space.root.chain_blocks(prompt, self.ranks.block_size, &mut self.chain);
         if self.ranks.prefill.is_zero() {
             return self.look_up(prompt);
         }
@@ -222,22 +255,39 @@ impl Turn {
     /// Puts generated tokens behind the prompt. The newest token of a reply is not computed before the next
     /// one is asked for, so the caller leaves out the last of all, as an engine does.
     pub(crate) fn extend(&mut self, tokens: impl IntoIterator<Item = u32>) {
-        let size = self.ranks.block_size;
-        let before = self.chain.len();
         for token in tokens {
             self.tail.push(token);
-            if self.tail.len() == size {
-                let parent = self.chain.last().copied().unwrap_or(self.root);
-                self.chain.push(parent.chain(&self.tail));
+            if self.tail.len() == self.ranks.block_size {
+                self.chain.push(self.last().chain(&self.tail));
+                self.fill();
                 self.tail.clear();
             }
         }
-        // A prompt that found no room holds only its beginning: nothing can follow a hole.
-        if self.held == before && self.chain.len() > before {
-            let (held, change) = self.ranks.ranks[self.index].books().cache.hold(&self.chain, before);
-            announce(&change);
-            self.held = held;
+    }
+
+    /// The tail has become the chain's last block: a step of its own.
+    fn fill(&mut self) {
+        let ranks = Arc::clone(&self.ranks);
+        let mut books = ranks.ranks[self.index].books();
+        let before = self.chain.len() - 1;
+        // A prompt that found no room holds only its beginning: nothing can follow a hole. Nor one whose cache is gone.
+        if self.held.len() == before && self.life == books.life {
+            let change = books.cache.hold(&self.chain, 0, &mut self.held);
+            self.announce(&change, before, &self.tail);
         }
+    }
+
+    /// Tells what a step did; under the books' lock, so that events have the cache's own order.
+    fn announce(&self, change: &CacheChange, first_block: usize, tokens: &[u32]) {
+        if let Some(feed) = self.ranks.feeds.get(self.index) {
+            let tokens = Tokens { first_block, block_size: self.ranks.block_size, tokens };
+            feed.step(change, tokens, &self.space, &self.chain[..self.held.len()]);
+        }
+    }
+
+    /// The last full block, or where the chain begins.
+    fn last(&self) -> BlockHash {
+        self.chain.last().copied().unwrap_or(self.space.root)
     }
 
     /// The reply is complete.
@@ -259,18 +309,18 @@ impl Turn {
         let mut books = rank.books();
         // At least one token is computed, so a prompt that ends with its last block recomputes that block.
         let hit = books.cache.hit(&self.chain).min(prompt.len().saturating_sub(1) / size);
-        let (held, change) = books.cache.hold(&self.chain, 0);
-        announce(&change);
+        let change = books.cache.hold(&self.chain, hit, &mut self.held);
+        self.life = books.life;
+        self.announce(&change, 0, prompt);
         let figures = &mut books.figures;
         figures.waiting -= 1;
         figures.running += 1;
         figures.queried_tokens += prompt.len() as u64;
         figures.hit_tokens += (hit * size) as u64;
         drop(books);
-        (self.held, self.phase) = (held, Phase::Running);
-        let last = self.chain.last().copied().unwrap_or(self.root);
-        let fingerprint = last.chain(&self.tail).value();
-        Prefill { cached: hit * size, written: held.saturating_sub(hit) * size, fingerprint }
+        self.phase = Phase::Running;
+        let fingerprint = self.last().chain(&self.tail).value();
+        Prefill { cached: hit * size, written: self.held.len().saturating_sub(hit) * size, fingerprint }
     }
 
     fn leave(&mut self) {
@@ -280,7 +330,9 @@ impl Turn {
             Phase::Running => books.figures.running -= 1,
             Phase::Done => return,
         }
-        books.cache.release(&self.chain[..self.held]);
+        if self.life == books.life {
+            books.cache.release(&self.held);
+        }
         drop(books);
         self.phase = Phase::Done;
     }

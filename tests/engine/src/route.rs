@@ -92,6 +92,9 @@ async fn door(shared: &Shared, open: bool) -> Answer {
 async fn control(shared: &Arc<Shared>, request: Request<Incoming>) -> Answer {
     let (head, body) = request.into_parts();
     match read(body).await {
+        Ok(body) if head.uri.path() == "/control/kv-events" => {
+            crate::kv_events::answer(shared, &head.method, &body).await
+        }
         Ok(body) => crate::control::answer(shared, &head.method, head.uri.path(), &body),
         Err(refused) => refused,
     }
@@ -204,8 +207,9 @@ async fn endpoint(method: &Method, path: &str, call: Call) -> Result<Answer, Ref
         ("POST", "/v1/messages") => api::messages::answer(call).await,
         ("POST", "/v1/messages/count_tokens") => api::messages::count_tokens(call).await,
         ("POST", "/v1/embeddings") => api::embeddings::answer(call).await,
-        ("POST", "/tokenize") => api::tokenize::answer(call).await,
+        ("POST", "/tokenize") if kind != Kind::Trtllm => api::tokenize::answer(call).await,
         ("POST", "/reset_prefix_cache") => Ok(api::info::reset_prefix_cache(&shared)),
+        ("GET" | "POST", "/flush_cache") if kind == Kind::Sglang => Ok(api::info::flush_cache(&shared)),
         ("POST", path) if path.ends_with("/render") => Err(scale_out_disabled()),
         ("GET", "/v1/models") => Ok(api::info::models(&shared)),
         ("POST", "/v1/audio/transcriptions" | "/v1/audio/translations") => api::audio::answer(&call),
@@ -215,7 +219,9 @@ async fn endpoint(method: &Method, path: &str, call: Call) -> Result<Answer, Ref
         }
         ("GET", "/health_generate") if kind != Kind::Vllm => Ok(empty(StatusCode::OK)),
         ("GET", "/version") => Ok(api::info::version(&shared)),
-        ("GET", "/kv_event_sources") => Ok(api::info::kv_event_sources(&shared)),
+        ("GET", "/kv_event_sources") if crate::kv_events::ports::tells_each(&shared.config) => {
+            Ok(api::info::kv_event_sources(&shared))
+        }
         ("GET", "/is_sleeping") => Ok(json(StatusCode::OK, Raw(r#"{"is_sleeping":false}"#.to_owned()))),
         ("GET", "/is_paused") => Ok(json(StatusCode::OK, Raw(r#"{"is_paused":false}"#.to_owned()))),
         _ => Err(Refusal::plain(StatusCode::NOT_FOUND)),

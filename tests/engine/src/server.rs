@@ -14,6 +14,7 @@ use tokio::task::JoinSet;
 
 use crate::config::EngineConfig;
 use crate::door::Port;
+use crate::kv_events;
 use crate::route::{Side, serve};
 use crate::shared::Shared;
 
@@ -41,8 +42,11 @@ impl Engine {
     pub async fn spawn(config: EngineConfig) -> anyhow::Result<Self> {
         let (port, listener) = Port::bind(config.listen, config.control.is_some())?;
         let control = config.control.map(|address| Port::bind(address, false)).transpose()?;
+        let events = kv_events::ports::bind(&config)?;
         let (address, shared) = (port.address(), Shared::new(config)?);
         let mut tasks = JoinSet::new();
+        let sources = kv_events::publish(&shared.config, shared.ranks.feeds(), events, &mut tasks).await?;
+        shared.publishes(sources);
         tasks.spawn(keep(port, listener, Arc::clone(&shared)));
         let control = control.map(|(port, listener)| {
             tasks.spawn(accept(listener, shared, Side::Control));

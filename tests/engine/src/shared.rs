@@ -1,13 +1,14 @@
 //! What every request of one engine shares. Owns the parts, not what is done with them.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::config::EngineConfig;
 use crate::door::Door;
 use crate::fault::FaultBoard;
 use crate::gauges::GaugeBoard;
+use crate::kv_events::Source;
 use crate::model::Model;
 use crate::ranks::Ranks;
 use crate::record::RequestLog;
@@ -23,6 +24,7 @@ pub(crate) struct Shared {
     pub(crate) door: Door,
     pub(crate) gauges: GaugeBoard,
     pub(crate) responses: Store,
+    sources: OnceLock<Vec<Source>>,
     in_flight: AtomicUsize,
     ids: AtomicUsize,
 }
@@ -41,6 +43,7 @@ impl Shared {
             door: Door::new(),
             gauges: GaugeBoard::default(),
             responses: Store::default(),
+            sources: OnceLock::new(),
             in_flight: AtomicUsize::new(0),
             ids: AtomicUsize::new(0),
         }))
@@ -52,6 +55,16 @@ impl Shared {
         // Spread, so that ids of two engines started in one second differ.
         let mixed = (count ^ unix_nanos()).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         format!("{prefix}{:016x}", mixed ^ (mixed >> 31))
+    }
+
+    /// The publishers of all ranks, by rank; none when no events are published.
+    pub(crate) fn sources(&self) -> &[Source] {
+        self.sources.get().map_or(&[], Vec::as_slice)
+    }
+
+    /// Tells the publishers, once.
+    pub(crate) fn publishes(&self, sources: Vec<Source>) {
+        let _ = self.sources.set(sources);
     }
 
     pub(crate) fn enter(self: &Arc<Self>) -> InFlight {
@@ -75,6 +88,6 @@ pub(crate) fn unix_seconds() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
-fn unix_nanos() -> u64 {
+pub(crate) fn unix_nanos() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64)
 }

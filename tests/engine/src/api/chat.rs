@@ -24,7 +24,7 @@ pub(crate) async fn answer(call: Call) -> Result<Answer, Refusal> {
         fields.get("max_completion_tokens").filter(|limit| !limit.is_null()).or(fields.get("max_tokens"));
     let plan = ask::plan(shared, limit, Finish::Stop, tokens.len())?;
     let rank = rank_ask::rank(shared, Endpoint::Chat, &call.headers, &fields, &call.outcome)?;
-    let prompt = ask::prompt(shared, &fields, tokens);
+    let prompt = ask::prompt(shared, &fields, &call.headers, tokens);
     let generations = Generations::admit(shared, call.outcome, rank, vec![(prompt, plan)]);
     let (identity, extras) = (Identity::new(shared, "chatcmpl-"), Extras::read(&fields));
     if flag(&fields, "stream") {

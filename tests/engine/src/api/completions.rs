@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use hyper::HeaderMap;
 use serde_json::Value;
 
 use super::{Call, DONE, Extras, Identity, data, final_usage, finish_reason, running_usage, usage};
@@ -21,7 +22,7 @@ pub(crate) async fn answer(call: Call) -> Result<Answer, Refusal> {
     let shared = &call.shared;
     let fields = ask::fields(&call.body, &[])?;
     ask::check_model(shared, &fields)?;
-    let prompts = prompts(shared, &fields).await?;
+    let prompts = prompts(shared, &fields, &call.headers).await?;
     let rank = rank_ask::rank(shared, Endpoint::Completions, &call.headers, &fields, &call.outcome)?;
     let generations = Generations::admit(shared, call.outcome, rank, prompts);
     let (identity, extras) = (Identity::new(shared, "cmpl-"), Extras::read(&fields));
@@ -32,7 +33,11 @@ pub(crate) async fn answer(call: Call) -> Result<Answer, Refusal> {
     Ok(served.answer(|replies| ok(whole(&identity, extras, &replies))))
 }
 
-async fn prompts(shared: &Arc<Shared>, fields: &Fields) -> Result<Vec<(Prompt, Plan)>, Refusal> {
+async fn prompts(
+    shared: &Arc<Shared>,
+    fields: &Fields,
+    headers: &HeaderMap,
+) -> Result<Vec<(Prompt, Plan)>, Refusal> {
     let start = match fields.get("add_special_tokens") {
         Some(Value::Bool(false)) => Start::Plain,
         _ => Start::Bos,
@@ -40,7 +45,7 @@ async fn prompts(shared: &Arc<Shared>, fields: &Fields) -> Result<Vec<(Prompt, P
     let mut prompts = Vec::new();
     for tokens in token_lists(shared, fields.get("prompt"), start).await? {
         let plan = ask::plan(shared, fields.get("max_tokens"), Finish::Length, tokens.len())?;
-        prompts.push((ask::prompt(shared, fields, tokens), plan));
+        prompts.push((ask::prompt(shared, fields, headers, tokens), plan));
     }
     Ok(prompts)
 }

@@ -22,7 +22,7 @@ pub(crate) async fn answer(call: Call) -> Result<Answer, Refusal> {
     let tokens = tokens(shared, &fields).await?;
     let plan = ask::plan(shared, fields.get("max_tokens"), Finish::Stop, tokens.len())?;
     let rank = rank_ask::rank(shared, Endpoint::Messages, &call.headers, &fields, &call.outcome)?;
-    let prompt = ask::prompt(shared, &fields, tokens);
+    let prompt = ask::prompt(shared, &fields, &call.headers, tokens);
     let generations = Generations::admit(shared, call.outcome, rank, vec![(prompt, plan)]);
     let (id, model) = (shared.fresh_id("chatcmpl-"), shared.config.model.clone());
     if flag(&fields, "stream") {

@@ -29,7 +29,7 @@ pub(crate) async fn answer(call: Call) -> Result<Answer, Refusal> {
     let limit = fields.get("sampling_params").and_then(|params| params.get("max_new_tokens"));
     let plan = ask::plan(shared, limit, Finish::Length, tokens.len())?;
     let rank = rank_ask::rank(shared, Endpoint::Native, &call.headers, &fields, &call.outcome)?;
-    let prompt = ask::prompt(shared, &fields, tokens);
+    let prompt = ask::prompt(shared, &fields, &call.headers, tokens);
     let served = Generations::admit(shared, call.outcome, rank, vec![(prompt, plan)]).run().await;
     let id = fields.get("rid").and_then(Value::as_str).map_or_else(|| shared.fresh_id(""), str::to_owned);
     let whole = |reply: &Reply| {

@@ -26,7 +26,7 @@ pub(crate) async fn answer(call: Call) -> Result<Answer, Refusal> {
     let tokens = ask::encode(shared, text, Start::Bos).await?;
     let plan = ask::plan(shared, fields.get("max_output_tokens"), Finish::Stop, tokens.len())?;
     let rank = rank_ask::rank(shared, Endpoint::Responses, &call.headers, &fields, &call.outcome)?;
-    let prompt = ask::prompt(shared, &fields, tokens);
+    let prompt = ask::prompt(shared, &fields, &call.headers, tokens);
     let generations = Generations::admit(shared, call.outcome, rank, vec![(prompt, plan)]);
     let head = Head::new(shared, &fields, messages);
     if flag(&fields, "stream") {

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use super::{Finish, Prefill, Ranks};
 use crate::config::EngineConfig;
-use crate::prefix_cache::BlockHash;
+use crate::space::Space;
 
 fn ranks(count: u32, change: impl FnOnce(&mut EngineConfig)) -> Arc<Ranks> {
     let mut config = EngineConfig { block_size: 32, ..EngineConfig::new(count) };
@@ -21,7 +21,7 @@ fn run(from: u32, count: u32) -> Vec<u32> {
 
 async fn ask(ranks: &Arc<Ranks>, rank: usize, prompt: &[u32], reply: &[u32]) -> Prefill {
     let mut turn = ranks.admit(Some(rank));
-    let found = turn.prefill(BlockHash::root("tiny", None), prompt).await;
+    let found = turn.prefill(&Arc::new(Space::new("tiny", None, None)), prompt).await;
     turn.extend(reply.iter().copied().take(reply.len().saturating_sub(1)));
     turn.finish(Finish::Length, reply.len());
     found
