@@ -74,7 +74,7 @@ fn a_request_that_hangs_on_an_answer_and_fails_leaves_no_hold() {
         route - r1 alias=x -> held w1 v1 least_loaded
         fail x r1 -> none [holds_rolled_back]
         route - r2 alias=x -> held w1 v2 least_loaded
-        fail x r3 -> none [failed_late]
+        fail x r3 -> Held { owners: 1 } w1 v2 [failed_late]
         fail x r2 -> none [holds_rolled_back]
     "#]]
     .assert_eq(&said);
