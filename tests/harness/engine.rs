@@ -1,5 +1,7 @@
 //! A fake engine as a child: what it was asked, and which faults it shall have. Knows its control calls, not its insides.
 
+mod kv;
+
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Command;
@@ -14,6 +16,8 @@ use serde_json::{Map, Value, json};
 use crate::artifacts;
 use crate::child::Child;
 use crate::wait::wait_for;
+
+pub use kv::KvRank;
 
 const TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -93,6 +97,13 @@ impl EngineSpec {
         self.with(&["--role", "decode"]).declaring("phase", json!("decode"))
     }
 
+    /// It publishes cache events and replays them, each rank on free ports of its own; see [`Engine::kv_events`]. Its declaration
+    /// says nothing of them: [`EngineSpec::declaring`] `kv_events` `discover`, or [`Engine::kv_declared`].
+    #[must_use]
+    pub fn kv_events(self) -> Self {
+        self.with(&["--kv-events", "tcp://127.0.0.1:0", "--kv-replay", "tcp://127.0.0.1:0"])
+    }
+
     /// Its declaration has this field: `pool`, `models`, `labels`, `rank_in`, …
     #[must_use]
     pub fn declaring(mut self, field: &str, value: Value) -> Self {
@@ -132,6 +143,10 @@ pub struct Seen {
     pub conversation: Option<String>,
     /// Status answered.
     pub status: Option<u16>,
+    /// Tokens of its prompts.
+    pub prompt_tokens: Option<u64>,
+    /// Of those, found in the rank's cache.
+    pub cached_tokens: Option<u64>,
 }
 
 impl Seen {

@@ -186,6 +186,8 @@ pub struct EngineConfig {
     pub loras: Vec<String>,
     /// How cache events are published, if they are.
     pub kv_events: Option<KvEvents>,
+    /// TensorRT-LLM: events each rank keeps for `POST /kv_cache_events`, unless they are published.
+    pub kv_poll: Option<usize>,
 }
 
 impl EngineConfig {
@@ -212,6 +214,7 @@ impl EngineConfig {
             mode: Mode::Engine,
             loras: Vec::new(),
             kv_events: None,
+            kv_poll: None,
         }
     }
 

@@ -5,9 +5,12 @@ mod dialect;
 mod event;
 mod feed;
 mod msgpack;
+mod names;
 mod orders;
+mod poll;
 pub(crate) mod ports;
 mod publisher;
+mod ring;
 
 use std::sync::Arc;
 
@@ -17,9 +20,10 @@ use tokio::task::JoinSet;
 use self::dialect::Dialect;
 pub(crate) use self::feed::{Feed, Tokens};
 pub(crate) use self::orders::answer;
+use self::poll::Poll;
 use self::ports::RankPorts;
 use self::publisher::{ORDERS_MAX, Order, Publisher};
-use crate::config::EngineConfig;
+use crate::config::{EngineConfig, HashForm, Kind};
 
 /// Where one rank's sockets are, and who is told to close them.
 pub(crate) struct Source {
@@ -29,12 +33,20 @@ pub(crate) struct Source {
     orders: mpsc::Sender<Order>,
 }
 
-/// The feeds of all ranks; none when no events are published.
+/// The feeds of all ranks; none when no events are published nor polled.
 pub(crate) fn feeds(config: &EngineConfig) -> Vec<Arc<Feed>> {
-    let Some(events) = &config.kv_events else { return Vec::new() };
+    let (hash, steps) =
+        config.kv_events.as_ref().map_or((HashForm::Int, 0), |events| (events.hash, events.buffer_steps));
+    // Who publishes keeps nothing for others.
+    let polled = config.kv_poll.filter(|_| config.kind == Kind::Trtllm && config.kv_events.is_none());
+    if config.kv_events.is_none() && polled.is_none() {
+        return Vec::new();
+    }
     let feed = |index| {
-        let dialect = Dialect::new(config, events.hash);
-        Arc::new(Feed::new(ports::offset(config, index), dialect, events.buffer_steps))
+        let rank = (config.ranks > 1).then_some(index);
+        let poll = polled
+            .map(|max| Poll::new(max, config.block_size, rank, config.max_model_len, config.cache_blocks));
+        Arc::new(Feed::new(ports::offset(config, index), Dialect::new(config, hash), steps, poll))
     };
     (0..config.ranks.max(1)).map(feed).collect()
 }

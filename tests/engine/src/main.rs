@@ -85,6 +85,9 @@ struct Arguments {
     /// Block hashes in events.
     #[arg(long, value_enum, default_value_t = HashForm::Int)]
     kv_hash: HashForm,
+    /// TensorRT-LLM: events each rank keeps for POST /kv_cache_events.
+    #[arg(long, conflicts_with = "kv_events")]
+    kv_poll: Option<usize>,
     /// Sent back as x-engine-name.
     #[arg(long, default_value = "fake-engine")]
     name: String,
@@ -120,6 +123,7 @@ impl Arguments {
             tp_size: self.tp_size,
             mode: if self.null { Mode::Null } else { Mode::Engine },
             loras: self.lora.clone(),
+            kv_poll: self.kv_poll,
             kv_events: self.kv_events.clone().map(|endpoint| self.kv(endpoint)),
         }
     }

@@ -91,6 +91,13 @@ fn source(shared: &Shared, rank: u32, index: usize) -> Raw {
     }
 }
 
+/// TensorRT-LLM's events since it was last asked.
+pub(crate) fn kv_cache_events(shared: &Shared) -> Answer {
+    let events: Vec<Raw> = shared.ranks.feeds().iter().flat_map(|feed| feed.drain()).collect();
+    let texts: Vec<&str> = events.iter().map(|event| event.0.as_str()).collect();
+    ok(Raw(format!("[{}]", texts.join(","))))
+}
+
 /// SGLang's name for the same.
 pub(crate) fn flush_cache(shared: &Shared) -> Answer {
     let (status, text) = match shared.ranks.clear_caches() {

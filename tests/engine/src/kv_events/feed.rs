@@ -1,30 +1,19 @@
-//! One rank's events on their way to its socket: their hashes, their sequence, what is kept for replay, and the faults that fall
-//! between. Bounded; knows no sockets.
+//! One rank's events between its cache and its socket, or who polls it: made in the cache's own order, waited for, replayed. Knows no
+//! sockets.
 
-use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use hyper::body::Bytes;
 use tokio::sync::Notify;
-use tokio::time::{Duration, Instant};
 
 use super::dialect::Dialect;
 use super::event::{Event, Stored};
+use super::names::Names;
+use super::poll::Poll;
+use super::ring::{Batch, Ring, Troubles};
+use crate::json::Raw;
 use crate::prefix_cache::{BlockHash, CacheChange, StoredBlock};
 use crate::shared::unix_nanos;
 use crate::space::Space;
-
-/// Batches waiting to be sent; the next one is lost, as on a full socket: its number is used up.
-const PENDING_MAX: usize = 100_000;
-/// Payload bytes kept for replay; the oldest batches go first, whatever the number of steps to keep.
-const RING_BYTES_MAX: usize = 64 << 20;
-
-/// A batch and its number.
-#[derive(Clone, Debug)]
-pub(crate) struct Batch {
-    pub(crate) seq: u64,
-    pub(crate) payload: Bytes,
-}
 
 /// The tokens of a chain from one of its blocks on.
 #[derive(Clone, Copy)]
@@ -39,21 +28,6 @@ impl<'a> Tokens<'a> {
         let from = (first - self.first_block) * self.block_size;
         &self.tokens[from..from + count * self.block_size]
     }
-}
-
-/// What is ordered to go wrong.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Troubles {
-    /// Batches that are not sent but can be replayed.
-    pub(crate) drop: u64,
-    /// Batches that are neither sent nor kept.
-    pub(crate) lose: u64,
-    /// Batches that are sent twice.
-    pub(crate) duplicate: u64,
-    /// Nothing leaves, live or replayed, until then; `Some(None)` is until told otherwise.
-    pub(crate) stall: Option<Option<Instant>>,
-    /// Nothing is published at all.
-    pub(crate) silent: bool,
 }
 
 /// What a test may see of a feed.
@@ -75,26 +49,21 @@ pub(crate) struct Feed {
     wake: Notify,
 }
 
-#[derive(Default)]
 struct Inner {
-    next_seq: u64,
     /// What the next step tells first.
     due: Vec<Event>,
-    pending: VecDeque<Batch>,
-    ring: VecDeque<Batch>,
-    ring_bytes: usize,
-    troubles: Troubles,
-    /// Changes the hashes of engines that make them anew in every process.
-    seed: u64,
-    /// Names of blocks where they cannot be computed from the chain.
-    names: HashMap<BlockHash, u64>,
+    names: Names,
+    ring: Ring,
+    /// Where events go instead of to the ring.
+    poll: Option<Poll>,
 }
 
 impl Feed {
-    pub(crate) fn new(rank: u32, dialect: Dialect, buffer_steps: usize) -> Self {
-        let feed = Self { rank, dialect, buffer_steps, inner: Mutex::default(), wake: Notify::new() };
-        feed.lock().seed = feed.fresh_seed();
-        feed
+    /// To a socket, or for one who asks.
+    pub(crate) fn new(rank: u32, dialect: Dialect, buffer_steps: usize, poll: Option<Poll>) -> Self {
+        let names = Names::new(&dialect, fresh(rank));
+        let inner = Mutex::new(Inner { due: Vec::new(), names, ring: Ring::default(), poll });
+        Self { rank, dialect, buffer_steps, inner, wake: Notify::new() }
     }
 
     /// A step is done: what it did to the cache leaves as one batch, if it did anything or something was due.
@@ -107,21 +76,23 @@ impl Feed {
         chain: &[BlockHash],
     ) {
         let mut inner = self.lock();
-        let mut events = std::mem::take(&mut inner.due);
-        if !change.removed.is_empty() {
-            let gone = change.removed.iter().map(|&hash| inner.forget(&self.dialect, hash)).collect();
-            events.push(Event::Removed(gone));
-        }
         let all = space.tells_all.then(|| rows(chain, tokens.first_block));
         let stored = all.as_ref().unwrap_or(&change.stored);
-        for run in stored.chunk_by(|one, next| one.index + 1 == next.index) {
-            events.push(Event::Stored(inner.stored(&self.dialect, run, tokens, space)));
+        let events = inner.events(&self.dialect, change, stored, tokens, space);
+        if inner.ring.troubles.silent || events.is_empty() {
+            return;
         }
-        if !inner.troubles.silent && !events.is_empty() {
-            inner.publish(self.dialect.batch(unix_nanos() as f64 / 1e9, &events, self.rank));
-            drop(inner);
-            self.wake.notify_one();
+        match &mut inner.poll {
+            Some(poll) => poll.push(&events),
+            None => inner.ring.publish(self.dialect.batch(now(), &events, self.rank)),
         }
+        drop(inner);
+        self.wake.notify_one();
+    }
+
+    /// What has not been asked for yet, which is forgotten.
+    pub(crate) fn drain(&self) -> Vec<Raw> {
+        self.lock().poll.as_mut().map(Poll::drain).unwrap_or_default()
     }
 
     /// The cache was cleared; told with the next step, however long that takes.
@@ -131,31 +102,33 @@ impl Feed {
 
     /// A batch without events: who subscribes sees that it is heard.
     pub(crate) fn tick(&self) {
-        self.lock().publish(self.dialect.batch(unix_nanos() as f64 / 1e9, &[], self.rank));
+        self.lock().ring.publish(self.dialect.batch(now(), &[], self.rank));
         self.wake.notify_one();
     }
 
     /// As in a process just started.
     pub(crate) fn restart(&self) {
         let mut inner = self.lock();
-        *inner = Inner { troubles: inner.troubles, seed: self.fresh_seed(), ..Inner::default() };
+        inner.due.clear();
+        inner.names = Names::new(&self.dialect, fresh(self.rank));
+        inner.ring.restart();
     }
 
     /// Changes what is ordered to go wrong.
     pub(crate) fn trouble(&self, change: impl FnOnce(&mut Troubles)) {
-        change(&mut self.lock().troubles);
+        change(&mut self.lock().ring.troubles);
         self.wake.notify_one();
     }
 
     pub(crate) fn figures(&self) -> FeedFigures {
-        let inner = self.lock();
+        let Inner { ring, .. } = &*self.lock();
         FeedFigures {
             rank: self.rank,
-            next_seq: inner.next_seq,
-            pending: inner.pending.len(),
-            ring: inner.ring.len(),
-            ring_first: inner.ring.front().map(|batch| batch.seq),
-            troubles: inner.troubles,
+            next_seq: ring.next_seq,
+            pending: ring.pending.len(),
+            ring: ring.kept.len(),
+            ring_first: ring.kept.front().map(|batch| batch.seq),
+            troubles: ring.troubles,
         }
     }
 
@@ -166,19 +139,18 @@ impl Feed {
 
     /// Whether nothing leaves right now.
     pub(crate) fn is_stalled(&self) -> bool {
-        self.lock().stalled_until().is_some()
+        self.lock().ring.stalled_until().is_some()
     }
 
     /// The next batch to send and how often, kept for replay from now on; or nothing, when something else has changed.
     pub(crate) async fn next(&self) -> Option<(Batch, u64)> {
         let stalled = {
-            let mut inner = self.lock();
-            let stalled = inner.stalled_until();
+            let ring = &mut self.lock().ring;
+            let stalled = ring.stalled_until();
             if stalled.is_none()
-                && let Some(batch) = inner.pending.pop_front()
+                && let Some(taken) = ring.take(self.buffer_steps)
             {
-                let times = inner.keep(&batch, self.buffer_steps);
-                return Some((batch, times));
+                return Some(taken);
             }
             stalled
         };
@@ -194,17 +166,22 @@ impl Feed {
 
     /// What is kept from `start` on.
     pub(crate) fn replay(&self, start: u64) -> Vec<Batch> {
-        self.lock().ring.iter().filter(|batch| batch.seq >= start).cloned().collect()
-    }
-
-    fn fresh_seed(&self) -> u64 {
-        let seed = unix_nanos() ^ u64::from(self.rank).rotate_left(40);
-        if self.dialect.is_seeded_per_process() { seed | 1 } else { 0 }
+        self.lock().ring.kept.iter().filter(|batch| batch.seq >= start).cloned().collect()
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Seconds since 1970.
+fn now() -> f64 {
+    unix_nanos() as f64 / 1e9
+}
+
+/// Another number for every rank and start.
+fn fresh(rank: u32) -> u64 {
+    unix_nanos() ^ u64::from(rank).rotate_left(40)
 }
 
 /// A chain from one of its blocks on, as if it were all new.
@@ -217,12 +194,23 @@ fn rows(chain: &[BlockHash], from: usize) -> Vec<StoredBlock> {
 }
 
 impl Inner {
-    fn publish(&mut self, payload: Vec<u8>) {
-        let seq = self.next_seq;
-        self.next_seq += 1;
-        if self.pending.len() < PENDING_MAX {
-            self.pending.push_back(Batch { seq, payload: payload.into() });
+    fn events(
+        &mut self,
+        dialect: &Dialect,
+        change: &CacheChange,
+        stored: &[StoredBlock],
+        tokens: Tokens<'_>,
+        space: &Arc<Space>,
+    ) -> Vec<Event> {
+        let mut events = std::mem::take(&mut self.due);
+        if !change.removed.is_empty() {
+            let gone = change.removed.iter().map(|&hash| self.names.forget(dialect, hash)).collect();
+            events.push(Event::Removed(gone));
         }
+        for run in stored.chunk_by(|one, next| one.index + 1 == next.index) {
+            events.push(Event::Stored(self.stored(dialect, run, tokens, space)));
+        }
+        events
     }
 
     fn stored(
@@ -232,86 +220,16 @@ impl Inner {
         tokens: Tokens<'_>,
         space: &Arc<Space>,
     ) -> Stored {
-        let name = |inner: &mut Self, block: &StoredBlock| {
-            inner.name(dialect, block.hash, tokens.of(block.index, 1))
-        };
-        let hashes = run.iter().map(|block| name(self, block)).collect();
+        let names = &mut self.names;
+        let hashes =
+            run.iter().map(|block| names.make(dialect, block.hash, tokens.of(block.index, 1))).collect();
         let first = run[0];
         Stored {
             hashes,
-            parent: first.parent.and_then(|parent| self.known(dialect, parent)),
+            parent: first.parent.and_then(|parent| names.of(dialect, parent)),
             is_start: first.index == 0,
             tokens: tokens.of(first.index, run.len()).to_vec(),
             space: Arc::clone(space),
         }
     }
-
-    /// A new block's hash as it is told.
-    fn name(&mut self, dialect: &Dialect, hash: BlockHash, tokens: &[u32]) -> u64 {
-        if !dialect.is_unchained() {
-            return mixed(hash.value() ^ self.seed);
-        }
-        let page = BlockHash::root("", None).chain(tokens).value();
-        self.names.insert(hash, page);
-        page
-    }
-
-    fn known(&self, dialect: &Dialect, hash: BlockHash) -> Option<u64> {
-        match dialect.is_unchained() {
-            true => self.names.get(&hash).copied(),
-            false => Some(mixed(hash.value() ^ self.seed)),
-        }
-    }
-
-    fn forget(&mut self, dialect: &Dialect, hash: BlockHash) -> u64 {
-        let known = self.known(dialect, hash).unwrap_or_default();
-        self.names.remove(&hash);
-        known
-    }
-
-    /// Puts a batch into the ring, unless it shall be lost; says how often it is sent.
-    fn keep(&mut self, batch: &Batch, steps: usize) -> u64 {
-        let troubles = &mut self.troubles;
-        if troubles.lose > 0 {
-            troubles.lose -= 1;
-            return 0;
-        }
-        let times = if troubles.drop > 0 {
-            troubles.drop -= 1;
-            0
-        } else if troubles.duplicate > 0 {
-            troubles.duplicate -= 1;
-            2
-        } else {
-            1
-        };
-        self.ring_bytes += batch.payload.len();
-        self.ring.push_back(batch.clone());
-        while self.ring.len() > steps || self.ring_bytes > RING_BYTES_MAX {
-            let Some(oldest) = self.ring.pop_front() else { break };
-            self.ring_bytes -= oldest.payload.len();
-        }
-        times
-    }
-
-    /// `Some` while stalled; within, until when.
-    fn stalled_until(&mut self) -> Option<Option<Instant>> {
-        if let Some(Some(until)) = self.troubles.stall
-            && until <= Instant::now()
-        {
-            self.troubles.stall = None;
-        }
-        self.troubles.stall
-    }
-}
-
-/// One to one, so that no two blocks share a name.
-fn mixed(hash: u64) -> u64 {
-    let x = (hash ^ (hash >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    x ^ (x >> 31)
-}
-
-/// How long a stall of so many milliseconds lasts.
-pub(crate) fn stall_until(milliseconds: u64) -> Instant {
-    Instant::now() + Duration::from_millis(milliseconds)
 }

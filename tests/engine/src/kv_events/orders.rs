@@ -7,7 +7,8 @@ use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
 use super::Source;
-use super::feed::{Feed, Troubles, stall_until};
+use super::feed::Feed;
+use super::ring::{Troubles, stall_until};
 use crate::answer::{Answer, Refusal, json as json_answer, ok};
 use crate::json::Raw;
 use crate::shared::Shared;

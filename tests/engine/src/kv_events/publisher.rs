@@ -9,8 +9,9 @@ use hyper::body::Bytes;
 use tokio::sync::{mpsc, oneshot};
 use zeromq::{PubSocket, RouterSocket, Socket, SocketRecv, SocketSend, ZmqMessage};
 
-use super::feed::{Batch, Feed};
+use super::feed::Feed;
 use super::ports::RankPorts;
+use super::ring::Batch;
 use crate::door::Port;
 
 /// Orders waiting at once.

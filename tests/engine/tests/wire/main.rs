@@ -8,6 +8,7 @@ mod golden;
 mod kv;
 mod kv_events;
 mod kv_faults;
+mod kv_shapes;
 mod limits;
 mod ranks;
 mod split;
