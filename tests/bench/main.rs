@@ -12,6 +12,7 @@ mod pinned;
 mod process;
 mod report;
 mod stage;
+mod tokens;
 mod variant;
 mod wasm;
 mod witness;
@@ -29,7 +30,7 @@ struct Arguments {
     bench: Bench,
 }
 
-#[derive(Clone, Copy, Debug, Subcommand)]
+#[derive(Clone, Debug, Subcommand)]
 enum Bench {
     /// CPU time of Envoy per request: bare, pinned turns by both steering modes and policies, first turns.
     Pinned(pinned::Plan),
@@ -39,6 +40,8 @@ enum Bench {
     Failover(failover::Plan),
     /// Speed of the filter's JSON reader, natively and as wasm under node.
     Json(json::Plan),
+    /// Speed of tokenising, and what a conversation's next turn costs beside its whole.
+    Tokens(tokens::Plan),
 }
 
 fn main() -> ExitCode {
@@ -53,8 +56,9 @@ fn main() -> ExitCode {
 
 fn run(bench: Bench) -> Result<()> {
     // Before there is another thread, so that everything we start inherits the core. A failover is no matter of cores.
-    let cores = match bench {
-        Bench::Json(plan) => return json::run(&plan),
+    let cores = match &bench {
+        Bench::Json(plan) => return json::run(plan),
+        Bench::Tokens(plan) => return tokens::run(plan),
         Bench::Failover(_) => process::Cores::Shared,
         Bench::Pinned(_) | Bench::FirstTurn(_) => process::Cores::claim(),
     };
@@ -65,6 +69,7 @@ fn run(bench: Bench) -> Result<()> {
             Bench::FirstTurn(plan) => first_turn::run(&plan, cores).await,
             Bench::Failover(plan) => failover::run(&plan).await,
             Bench::Json(plan) => json::run(&plan),
+            Bench::Tokens(plan) => tokens::run(&plan),
         }
     })
 }

@@ -20,13 +20,22 @@ pub(crate) fn demo(workspace: &Workspace, args: &[String]) -> Result<()> {
 pub(crate) fn bench(workspace: &Workspace, args: &[String]) -> Result<()> {
     if args.first().is_none_or(|name| name.starts_with('-')) {
         return Err(Missing::error(
-            "usage: cargo xtask bench pinned|first-turn|failover|json [--json] [ARGS]",
+            "usage: cargo xtask bench pinned|first-turn|failover|json|tokens [--json] [ARGS]",
         ));
     }
     if args.first().is_some_and(|name| name == "json") {
         return bench_json(workspace, args);
     }
+    if args.first().is_some_and(|name| name == "tokens") {
+        return bench_tokens(workspace, args);
+    }
     launch(workspace, Profile::Release, "bench", args)
+}
+
+/// The tokenizer alone: no Envoy; files named in `args` are relative to where it was called.
+fn bench_tokens(workspace: &Workspace, args: &[String]) -> Result<()> {
+    let bench = build_programs(workspace, Profile::Release)?.join("bench");
+    Err(process::become_program(Command::new(bench).args(args)))
 }
 
 /// The reader alone: no Envoy, but node, and what it runs compiled as the filter is.

@@ -79,7 +79,7 @@ const COMMANDS: &[Command] = &[
     Command {
         name: "bench",
         usage: "NAME [--json] [ARGS]",
-        about: "build for release and run one benchmark: pinned, first-turn, failover or json",
+        about: "build for release and run one benchmark: pinned, first-turn, failover, json or tokens",
         run: launch::bench,
     },
 ];

@@ -81,7 +81,10 @@ pub(crate) fn read(surface: Surface, body: &str, whole: bool) -> Result<Prompt, 
         return Err(Reason::TooLong);
     }
     let json = if whole { Json::parse(body) } else { Json::parse_head(body) };
-    let body = json.filter(Json::is_map).ok_or(Reason::Malformed)?;
+    let mut body = json.filter(Json::is_map).ok_or(Reason::Malformed)?;
+    if !whole {
+        leave_out_what_is_cut(&mut body);
+    }
     if body.get("truncate_prompt_tokens").is_some() {
         return Err(Reason::Truncated);
     }
@@ -93,6 +96,16 @@ pub(crate) fn read(surface: Surface, body: &str, whole: bool) -> Result<Prompt, 
     };
     let text = |name| body.text_of(name).map(str::to_owned);
     Ok(Prompt { asked, model: text("model"), salt: text("cache_salt"), whole })
+}
+
+/// Of a last message whose role is not there yet nothing can be said.
+fn leave_out_what_is_cut(body: &mut Json) {
+    let Json::Map(members) = body else { return };
+    for (name, value) in members {
+        if let ("messages" | "input", Json::List(messages)) = (name.as_str(), value) {
+            messages.pop_if(|message| message.text_of("role").is_none());
+        }
+    }
 }
 
 fn chat(body: &Json) -> Result<Chat, Reason> {

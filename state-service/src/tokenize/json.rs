@@ -1,7 +1,7 @@
 //! JSON as Python reads it: members keep their order, of two with one name the last counts, at the place of the first.
 //!
-//! Owns the value, its way in (a whole text, or the head of one) and out. Knows no prompt. Depth is bounded by serde_json (128);
-//! an integer beyond 64 bits becomes a float, which Python would have kept.
+//! Owns the value, its way in (a whole text, or the head of one) and out. Knows no prompt. Depth is bounded by serde_json (128).
+//! Not as Python: an integer beyond 64 bits becomes a float, and a float of more than 15 digits may be off by its last bit.
 
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde::ser::{Serialize, SerializeMap, Serializer};

@@ -67,7 +67,7 @@ pub(crate) struct Local {
 }
 
 impl Local {
-    /// Reads the files; `offered` is a worker's `tokenizer_config.json`, for a folder that has none.
+    /// Reads the files; `offered` is a worker's `tokenizer_config.json`, for a folder that has none or none with a template.
     ///
     /// # Errors
     /// What is wrong with them. A model without a template serves completions alone.
@@ -79,10 +79,7 @@ impl Local {
     ) -> Result<Self, LoadError> {
         let tokenizer = read(&files.folder.join("tokenizer.json"))?;
         let config = optional(&files.folder.join("tokenizer_config.json"))?;
-        let config = match config.as_deref().or(offered) {
-            Some(text) => Json::parse(text).ok_or(LoadError::Config)?,
-            None => Json::Map(Vec::new()),
-        };
+        let config = merged(config.as_deref(), offered)?;
         let template = match &files.template {
             Some(path) => Some(text(&read(path)?)),
             None => optional(&files.folder.join("chat_template.jinja"))?,
@@ -145,6 +142,19 @@ impl Local {
             shorten(&mut chain);
         }
         Ok(chain)
+    }
+
+    /// All tokens of a text, from nothing.
+    ///
+    /// # Errors
+    /// The tokenizer refuses it.
+    pub(crate) fn tokens(&self, text: &str) -> Result<Vec<u32>, Reason> {
+        self.encoder.encode(text).map_err(|_| Reason::Encoder)
+    }
+
+    /// Forgets all earlier prompts.
+    pub(crate) fn forget(&mut self) {
+        self.prefixes = Prefixes::new(PREFIX_BYTES_MAX);
     }
 
     /// The blocks of a text.
@@ -219,6 +229,23 @@ impl Local {
     }
 }
 
+#[cfg(test)]
+impl Local {
+    pub(crate) fn splits_refused(&self) -> u64 {
+        self.counters.splits_refused()
+    }
+
+    pub(crate) fn bytes(&self) -> (u64, u64) {
+        self.counters.bytes()
+    }
+
+    /// Knows nothing, and cuts as another tokenizer wants it.
+    pub(crate) fn forget_with(&mut self, tokenizer: &serde_json::Value) {
+        self.cuts = Cuts::of(tokenizer);
+        self.forget();
+    }
+}
+
 /// Some tokenizers of `transformers` put BOS by `add_bos_token`, whatever `tokenizer.json` says.
 fn follow_config(encoder: &mut Encoder, config: &Json) {
     let class = config.text_of("tokenizer_class").unwrap_or_default();
@@ -236,6 +263,17 @@ fn follow_config(encoder: &mut Encoder, config: &Json) {
         Some(Json::Bool(false)) => encoder.begin_with(None),
         _ => {}
     }
+}
+
+/// A folder's config; what it does not say, a worker's says.
+fn merged(own: Option<&str>, offered: Option<&str>) -> Result<Json, LoadError> {
+    let mut members: Vec<(String, Json)> = Vec::new();
+    for text in [offered, own].into_iter().flatten() {
+        let Some(Json::Map(more)) = Json::parse(text) else { return Err(LoadError::Config) };
+        members.retain(|(name, _)| !more.iter().any(|(other, value)| other == name && *value != Json::Null));
+        members.extend(more.into_iter().filter(|(_, value)| *value != Json::Null));
+    }
+    Ok(Json::Map(members))
 }
 
 /// Leaves out the blocks of which the cut text does not say what they are.

@@ -26,6 +26,7 @@ mod template;
 #[cfg(test)]
 mod tests;
 pub mod threads;
+pub mod trial;
 
 pub use body::{BODY_BYTES_MAX, Surface};
 pub use encode::Which;

@@ -1,1 +1,9 @@
-//! Tests of this folder.
+//! Prompts from bodies to blocks, on a small model of our own.
+
+mod bodies;
+mod engine;
+mod hostile;
+mod incremental;
+mod model;
+mod parts;
+mod ways;
