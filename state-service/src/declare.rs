@@ -6,6 +6,7 @@
 mod address;
 mod fields;
 mod json;
+pub mod kv_events;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -74,6 +75,8 @@ pub struct WorkerSpec {
     pub rank_in: RankIn,
     /// Requests in flight from which on one of its slots counts as overloaded; absent: as its pool says.
     pub in_flight_limit: Option<u32>,
+    /// Where its ranks publish what they cache.
+    pub kv_events: kv_events::KvEvents,
 }
 
 /// One address of a worker and the ranks behind it.
@@ -148,6 +151,8 @@ pub(crate) fn worker(value: &Value, path: &str, id: Option<&str>, faults: &mut F
     let rank_in = rank_in(&mut fields, engine, faults);
     let limits = 1..=IN_FLIGHT_LIMIT_MAX;
     let in_flight_limit = fields.optional_number(faults, table::IN_FLIGHT_LIMIT.name(), limits);
+    let rank_end = endpoints.iter().map(|e| e.dp_start.saturating_add(e.dp_size)).max().unwrap_or(0);
+    let kv_events = kv_events::parse(&mut fields, rank_end, faults);
     fields.close(faults);
     Some(WorkerSpec {
         id: id?,
@@ -162,6 +167,7 @@ pub(crate) fn worker(value: &Value, path: &str, id: Option<&str>, faults: &mut F
         engine_version,
         rank_in,
         in_flight_limit,
+        kv_events,
     })
 }
 

@@ -3,10 +3,12 @@
 //! Owns every byte format and every socket of that; order, gaps and epochs are `state/kv_stream.rs`'s, blocks `state/blocks`'.
 
 pub mod decode;
+pub mod discover;
 pub mod frames;
 pub mod hub;
 mod msgpack;
 pub mod pipeline;
 mod replay;
+pub mod run;
 pub mod skips;
 pub mod subscriber;

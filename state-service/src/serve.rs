@@ -170,6 +170,8 @@ fn start_tasks(args: &ServeArgs, service: &Arc<Service>) -> JoinSet<()> {
     if let Some(dir) = args.xds_dir.clone() {
         tasks.spawn(keep("xds files", move || xds_files::run(own(&writing), dir.clone())));
     }
+    let listening = own(service);
+    tasks.spawn(keep("kv events", move || kv_events(own(&listening))));
     let probe_ms = args.probe_interval_ms;
     if probe_ms > 0 {
         tasks.spawn(keep("probe", move || probe_all(own(&probing), probe_ms)));
@@ -214,6 +216,12 @@ async fn save(service: Arc<Service>) {
 async fn probe_all(service: Arc<Service>, interval_ms: u64) {
     if let Err(error) = probe::run(service, interval_ms).await {
         tracing::error!(%error, "no probes");
+    }
+}
+
+async fn kv_events(service: Arc<Service>) {
+    if let Err(error) = crate::kv_events::run::run(service).await {
+        tracing::error!(%error, "no KV events");
     }
 }
 

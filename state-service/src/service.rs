@@ -3,6 +3,7 @@
 //! Every handler and task comes through here. Nothing is decided: a command goes in, a reply comes out, effects are done.
 
 mod discovery;
+mod kv;
 mod start;
 mod states;
 mod views;
@@ -15,6 +16,7 @@ use crate::auth::Token;
 use crate::chance::{Chance, Clock};
 use crate::declare::WorkerSpec;
 use crate::http::problem::Problem;
+use crate::kv_events::hub::Hub;
 use crate::metrics::HttpMetrics;
 use crate::persist::Store;
 use crate::scrape;
@@ -26,7 +28,7 @@ use serde_json::Value;
 use std::collections::BTreeSet;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::{Semaphore, broadcast, watch};
 use waits::{Waiting, Waits};
 
@@ -42,6 +44,8 @@ pub struct Service {
     pub http: HttpMetrics,
     /// What became of scrapes.
     pub scrapes: scrape::Counts,
+    /// Finds the tasks that listen to engines' events.
+    pub kv_hub: Arc<Hub>,
     /// Places for long polls.
     pub watchers: Semaphore,
     clock: Clock,
@@ -272,6 +276,7 @@ impl Service {
             Effect::WorkerUp(_) | Effect::WorkerGone(_) => self.members.send_modify(|n| *n += 1),
             // Without probes nobody listens, and that is no fault.
             Effect::ProbeNow(worker) => drop(self.alarms.send(worker)),
+            Effect::Replay { worker, rank, attempt, from } => self.replay(worker, rank, attempt, from),
             Effect::Answer { ticket, reply } => self.waits.answer(ticket, reply),
         }
     }

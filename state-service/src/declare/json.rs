@@ -37,6 +37,7 @@ pub(super) fn worker(spec: &WorkerSpec) -> Value {
         "engine_version": spec.engine_version,
         "rank_in": word(RANKS_IN, &spec.rank_in),
         "in_flight_limit": spec.in_flight_limit,
+        "kv_events": super::kv_events::to_json(&spec.kv_events),
     })
 }
 

@@ -60,6 +60,10 @@ declare! {
         "where the engine reads a rank; `body`: SGLang before 0.5.10, the body is rewritten", "`body`: the whole body is buffered";
     IN_FLIGHT_LIMIT: "in_flight_limit", Kind::Form { forms: "a whole number in 1..=1000000" },
         "requests in flight from which on one of its slots counts as overloaded; left out: as its pool says", "";
+    KV_EVENTS: "kv_events", Kind::Form { forms: super::kv_events::FORMS },
+        "where its ranks publish what they cache (ZeroMQ). Rank r has both ports plus r; `*` is the host of its endpoint. `discover`: \
+         vLLM from 0.31 and SGLang from 0.5.13 tell it themselves; left out (`auto`): the same, where the pool places by it",
+        "two sockets a rank while it is subscribed to";
     WEIGHT: "weight", integer(1, 1, WEIGHT_MAX, ""), "share under `session_hash` and rendezvous", "";
     DEVICE: "device", Kind::Word(&words(json::DEVICES)), "for `device_aware`", "";
     PHASE: "phase", Kind::Word(&words(json::PHASES)), "which half of a split pool it is", "";

@@ -1,6 +1,7 @@
 //! How things look in JSON answers of the control listener. Shapes only.
 
-use crate::state::{Endpoint, SessionState, SessionView, SlotView, Worker};
+use crate::state::kv_stream::{Cause, Link};
+use crate::state::{Endpoint, KvView, SessionState, SessionView, SlotView, Worker};
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use routing::contract::{PoolInfo, Target};
@@ -34,8 +35,12 @@ pub fn worker(worker: &Worker) -> Value {
 
 /// The same with its slots: there may be a thousand, so a list of workers goes without.
 #[must_use]
-pub fn worker_with_slots(worker: &Worker, view: impl Fn(&Target) -> SlotView) -> Value {
-    let slot = |(target, number): (Target, Option<u32>)| slot(&target, number, &view(&target));
+pub fn worker_with_slots(
+    worker: &Worker,
+    view: impl Fn(&Target) -> SlotView,
+    kv: impl Fn(&Target) -> Option<KvView>,
+) -> Value {
+    let slot = |(target, number): (Target, Option<u32>)| slot(&target, number, &view(&target), kv(&target));
     let mut shown = self::worker(worker);
     if let Some(fields) = shown.as_object_mut() {
         fields.insert("slots".to_owned(), worker.slots().map(slot).collect());
@@ -43,10 +48,10 @@ pub fn worker_with_slots(worker: &Worker, view: impl Fn(&Target) -> SlotView) ->
     shown
 }
 
-/// What the engine says is absent when it says nothing, or said it too long ago.
-fn slot(target: &Target, number: Option<u32>, slot: &SlotView) -> Value {
+/// What the engine says is absent when it says nothing, or said it too long ago; so are its events when nobody listens.
+fn slot(target: &Target, number: Option<u32>, slot: &SlotView, kv: Option<KvView>) -> Value {
     let usage = slot.gauges.and_then(|told| told.kv_permille);
-    json!({
+    let mut shown = json!({
         "rank": target.rank,
         "in_flight": slot.in_flight,
         "load": slot.load,
@@ -55,7 +60,36 @@ fn slot(target: &Target, number: Option<u32>, slot: &SlotView) -> Value {
         "kv_usage": usage.map(|permille| f64::from(permille) / 1000.0),
         "overloaded": slot.overloaded,
         "gauge": number.map(slot_in_flight),
+    });
+    if let (Some(kv), Some(fields)) = (kv, shown.as_object_mut()) {
+        fields.insert("kv_events".to_owned(), kv_events(kv));
+    }
+    shown
+}
+
+/// How a rank's events do; `silent` says why nothing is heard although it serves.
+fn kv_events(kv: KvView) -> Value {
+    let [gpu, host, disk] = kv.blocks;
+    json!({
+        "link": link(kv.link),
+        "events": kv.events,
+        "last_seq": kv.last_seq,
+        "heard_ms_ago": kv.heard_ago,
+        "cold": kv.cold,
+        "silent": kv.silent.map(Cause::word),
+        "blocks": { "gpu": gpu, "host": host, "disk": disk },
     })
+}
+
+const fn link(link: Link) -> &'static str {
+    match link {
+        Link::Off => "off",
+        Link::NotPublished => "not_published",
+        Link::Undiscovered => "undiscovered",
+        Link::Connecting => "connecting",
+        Link::Up => "up",
+        Link::Pushed => "pushed",
+    }
 }
 
 fn endpoint(endpoint: &Endpoint) -> Value {

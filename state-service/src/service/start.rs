@@ -42,6 +42,7 @@ impl Service {
             token,
             http: HttpMetrics::default(),
             scrapes: crate::scrape::Counts::default(),
+            kv_hub: std::sync::Arc::default(),
             watchers: Semaphore::new(WATCHERS_MAX),
             clock: Clock::start(),
             state: Mutex::new(State::new(epoch, StateConfig::new(config))),

@@ -52,7 +52,8 @@ impl Service {
     pub fn show_worker(&self, id: &WorkerId) -> Result<Value, Problem> {
         let state = self.lock();
         let worker = state.worker(id).ok_or_else(|| unknown_worker(id))?;
-        Ok(show::worker_with_slots(worker, |target| state.slot(target)))
+        let (now, slot) = (self.clock.now(), |target: &_| state.slot(target));
+        Ok(show::worker_with_slots(worker, slot, |target| state.kv_view(now, target)))
     }
 
     /// One worker as declared.
@@ -122,6 +123,7 @@ impl Service {
         let mut text = Text::default();
         text.single("rankpin_uptime_seconds", "gauge", "Time since the start.", self.clock.uptime().0 / 1000);
         self.render_state(&mut text);
+        self.render_kv(&mut text);
         let waiting = crate::http::watch::WATCHERS_MAX - self.watchers.available_permits();
         text.single("rankpin_watchers", "gauge", "Long polls held.", waiting);
         let missing = self.upstream_role_missing.load(Ordering::Relaxed);

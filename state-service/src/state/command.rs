@@ -1,6 +1,7 @@
 //! What the shell may ask of the state, what it is answered, and what it is told to do.
 
 use super::gauges::SlotGauges;
+use super::kv_stream::{Attempt, Input, Link};
 use crate::declare::WorkerSpec;
 use routing::contract::{PageUpload, Report, RouteReply, RouteRequest, WatchQuery, WatchReply};
 use routing::id::{PoolName, SessionId, WorkerId};
@@ -8,7 +9,6 @@ use routing::time::Millis;
 use std::net::SocketAddr;
 
 /// One thing for the state to do.
-#[expect(clippy::large_enum_variant, reason = "made and taken apart in the same breath, never kept")]
 #[derive(Clone, Debug, PartialEq)]
 pub enum Command {
     /// Declares a worker, or declares it anew. Declaring the same again changes nothing, a drain included.
@@ -61,6 +61,24 @@ pub enum Command {
         slots: Vec<SlotGauges>,
         /// Ranks it shows that the endpoint does not declare.
         strays: usize,
+    },
+    /// What happened to the events of a rank, in order.
+    Kv {
+        /// The worker.
+        worker: WorkerId,
+        /// Its global rank.
+        rank: u32,
+        /// What happened.
+        inputs: Vec<Input>,
+    },
+    /// How a rank's events reach us now.
+    KvLink {
+        /// The worker.
+        worker: WorkerId,
+        /// Its global rank.
+        rank: u32,
+        /// How.
+        link: Link,
     },
     /// A request asks where it goes.
     Route {
@@ -181,6 +199,17 @@ pub enum Effect {
     WorkerGone(WorkerId),
     /// Connections to this worker fail: probe it at once, and often, until it is known to be good or down.
     ProbeNow(WorkerId),
+    /// Ask a rank's publisher for the batches from a number on; what was asked for before is of no interest any more.
+    Replay {
+        /// The worker.
+        worker: WorkerId,
+        /// Its global rank.
+        rank: u32,
+        /// Bears the answers.
+        attempt: Attempt,
+        /// First number wanted.
+        from: u64,
+    },
     /// A question that waited is answered.
     Answer {
         /// As its [`Reply::Later`] said.
@@ -206,6 +235,14 @@ pub enum StateError {
         worker: WorkerId,
         /// As asked.
         endpoint: usize,
+    },
+    /// The worker does not declare that rank, or too many ranks have events already.
+    #[error("worker {worker} has no rank {rank} whose events could be taken")]
+    UnknownRank {
+        /// The worker.
+        worker: WorkerId,
+        /// As asked.
+        rank: u32,
     },
     /// The pool is not in the config file.
     #[error("pool {pool} is not in the config; declared pools: {declared}")]
@@ -266,6 +303,7 @@ impl StateError {
         match self {
             Self::UnknownWorker { .. } => "unknown_worker",
             Self::UnknownEndpoint { .. } => "unknown_endpoint",
+            Self::UnknownRank { .. } => "unknown_rank",
             Self::UnknownPool { .. } => "unknown_pool",
             Self::TooManyWorkers { .. } => "too_many_workers",
             Self::TooManyPools { .. } => "too_many_pools",
@@ -282,6 +320,7 @@ impl StateError {
         match self {
             Self::UnknownWorker { .. } => "No such worker",
             Self::UnknownEndpoint { .. } => "No such endpoint",
+            Self::UnknownRank { .. } => "No such rank",
             Self::UnknownPool { .. } => "No such pool",
             Self::TooManyWorkers { .. } => "Too many workers",
             Self::TooManyPools { .. } => "Too many pools",
@@ -296,7 +335,10 @@ impl StateError {
     #[must_use]
     pub const fn status(&self) -> u16 {
         match self {
-            Self::UnknownWorker { .. } | Self::UnknownEndpoint { .. } | Self::UnknownSession { .. } => 404,
+            Self::UnknownWorker { .. }
+            | Self::UnknownEndpoint { .. }
+            | Self::UnknownRank { .. }
+            | Self::UnknownSession { .. } => 404,
             Self::UnknownPool { .. } => 422,
             Self::AddressTaken { .. } | Self::ClusterTaken { .. } | Self::HashTaken { .. } => 409,
             Self::TooManyWorkers { .. } | Self::TooManyPools { .. } => 507,

@@ -41,6 +41,7 @@ impl State {
         let limit_of_pool = self.pools.get(&worker.spec.pool).and_then(|pool| pool.in_flight_limit);
         worker.in_flight_limit = worker.spec.in_flight_limit.or(limit_of_pool);
         self.workers.put(worker);
+        self.settle_kv(hash);
         self.workers.touch_all(&id);
         if declared == Declared::Created {
             self.settling.declared(now);
@@ -112,6 +113,7 @@ impl State {
     pub(super) fn remove_worker(&mut self, id: &WorkerId, out: &mut Vec<Effect>) -> Result<(), StateError> {
         let removed = self.workers.remove(id).ok_or_else(|| StateError::UnknownWorker { id: id.clone() })?;
         self.slots.give_back(removed.first_slot);
+        self.settle_kv(removed.hash);
         self.bump_xds();
         self.drop_empty_pools();
         self.fleet_stale = true;

@@ -116,6 +116,41 @@ pub enum Count {
     Cold,
 }
 
+impl Count {
+    /// All of them, in the order of their declaration.
+    pub const ALL: [Self; 11] = [
+        Self::Applied,
+        Self::Duplicate,
+        Self::Gap,
+        Self::Epoch,
+        Self::ReplayAsked,
+        Self::Replayed,
+        Self::RingShort,
+        Self::ReplayFailed,
+        Self::ReplayLate,
+        Self::HeldDropped,
+        Self::Cold,
+    ];
+
+    /// Its name in metrics.
+    #[must_use]
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Applied => "applied",
+            Self::Duplicate => "duplicate",
+            Self::Gap => "gap",
+            Self::Epoch => "epoch",
+            Self::ReplayAsked => "replay_asked",
+            Self::Replayed => "replayed",
+            Self::RingShort => "ring_short",
+            Self::ReplayFailed => "replay_failed",
+            Self::ReplayLate => "replay_late",
+            Self::HeldDropped => "held_dropped",
+            Self::Cold => "cold",
+        }
+    }
+}
+
 /// One rank's stream.
 #[derive(Debug, Default)]
 pub struct KvStream {

@@ -16,6 +16,7 @@ mod fleet;
 mod gauges;
 mod health;
 mod judge;
+mod kv;
 pub mod kv_event;
 pub mod kv_stream;
 mod limits;
@@ -45,6 +46,7 @@ pub use busy::SlotView;
 pub use command::{Command, Declared, Effect, Later, Readiness, Reply, StateError, Ticket, XdsResource};
 pub use counters::Counters;
 pub use gauges::SlotGauges;
+pub use kv::KvView;
 pub use limits::{Limits, StateConfig};
 pub use workers::{Endpoint, Worker, cluster_name};
 
@@ -98,6 +100,7 @@ pub struct State {
     slots: Slots,
     waiting: Waiting,
     settling: Settling,
+    kv: kv::Kv,
     /// Highest sequence of any version given here.
     clock: u64,
     next_hold: u64,
@@ -197,6 +200,7 @@ impl State {
             slots: Slots::default(),
             waiting: Waiting::default(),
             settling: Settling::default(),
+            kv: kv::Kv::default(),
             clock: 0,
             next_hold: 0,
             news: false,
@@ -235,6 +239,8 @@ impl State {
             Command::Gauges { worker, endpoint, slots, strays } => {
                 done(self.gauges(now, &worker, endpoint, slots, strays))
             }
+            Command::Kv { worker, rank, inputs } => done(self.kv(now, &worker, rank, inputs, out)),
+            Command::KvLink { worker, rank, link } => done(self.kv_link(&worker, rank, link)),
             Command::Route { request, draw } => match self.wait_for_slot(now, &request, draw) {
                 Some(later) => Reply::Later(later),
                 None => Reply::Route(self.route(now, request, draw)),
@@ -272,6 +278,7 @@ impl State {
             }
             Command::Expire => {
                 self.expire(now);
+                self.tick_kv(now, out);
                 Reply::Done
             }
         }

@@ -70,6 +70,7 @@ impl State {
                 self.counters.commit_unknown_worker += u64::from(unknown);
                 let owner = vm.map(|vm| Owner { vm, request });
                 let commit = Commit { session, owner, hold, slot: self.slot_of(&target), version };
+                self.kv_served(now, commit.slot);
                 self.committed(now, &pool, &commit);
                 self.leave_hold(&commit);
             }
@@ -78,6 +79,8 @@ impl State {
             }
             Entry::Touched { session, pool, version, slot } => {
                 self.touched(now, session, &pool, version, slot);
+                let bound = self.sessions.by_id(session.id).and_then(|known| known.record?.slot());
+                bound.into_iter().for_each(|slot| self.kv_served(now, slot));
             }
             Entry::Released { session, pool, version } => self.released(now, session, &pool, version),
             Entry::SlotFailed { target: Target { worker, rank }, failure, count } => {

@@ -5,4 +5,6 @@ mod hostile;
 mod oracle;
 mod publisher;
 mod samples;
+mod service;
 mod sockets;
+mod state;

@@ -53,7 +53,7 @@ impl Publisher {
             ("type".into(), "BlockStored".into()),
             ("block_hashes".into(), hashes),
             ("parent_block_hash".into(), Value::Nil),
-            ("token_ids".into(), Value::Array(vec![1.into(), 2.into()])),
+            ("token_ids".into(), Value::Array(vec![block.into(), 2.into()])),
             ("block_size".into(), 2.into()),
         ]);
         let time = Value::F64(self.life * 1e6 + self.seq as f64);

@@ -1,0 +1,250 @@
+//! Keeps every wanted rank subscribed: one task an endpoint finds out where its ranks publish, and one a rank listens.
+//!
+//! What an engine tells is asked for again now and then: a restart may bring other ports. An engine that tells nothing yet is asked
+//! ever less often.
+
+use super::discover::{self, ANSWER_BYTES_MAX, Found, Told};
+use super::hub::Rank;
+use super::pipeline::Sink;
+use super::subscriber::{Shared, Source, keep};
+use crate::declare::Host;
+use crate::declare::kv_events::KvAt;
+use crate::probe;
+use crate::service::Service;
+use crate::state::kv_stream::Link;
+use routing::contract::Engine;
+use routing::id::WorkerId;
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
+
+/// An answer that is not whole by then is none.
+const ASK_TIMEOUT: Duration = Duration::from_secs(2);
+/// Between two questions to an engine that told: a restart may bring other ports.
+const ASK_AGAIN: Duration = Duration::from_secs(30);
+/// The first and the longest pause between questions to one that did not.
+const ASK_FIRST: Duration = Duration::from_millis(500);
+const ASK_PAUSE_MAX: Duration = Duration::from_secs(15);
+/// Tasks are compared with the declared workers at least this often, so that one that died is started again.
+const RECONCILE: Duration = Duration::from_secs(5);
+
+/// One endpoint whose ranks' events are wanted.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Wanted {
+    /// Its worker.
+    pub worker: WorkerId,
+    /// Its place in the worker's list.
+    pub endpoint: usize,
+    /// Decides what is asked.
+    pub engine: Engine,
+    /// What `*` stands for.
+    pub host: Host,
+    /// `host:port` to dial: resolved where possible.
+    pub dial: String,
+    /// `host:port` as declared, for the `host` header.
+    pub authority: String,
+    /// First global rank.
+    pub first: u32,
+    /// How many ranks.
+    pub count: u32,
+    /// Said by hand; else the engine is asked.
+    pub at: Option<KvAt>,
+}
+
+struct Runner {
+    service: Arc<Service>,
+    shared: Arc<Shared>,
+    client: reqwest::Client,
+}
+
+/// Why it could not begin.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// No thread could be started.
+    #[error("no thread for decoding events: {0}")]
+    Threads(#[from] io::Error),
+    /// No HTTP client could be made.
+    #[error("no client for asking engines: {0}")]
+    Client(#[from] reqwest::Error),
+}
+
+/// Listens to all wanted ranks until the service stops.
+///
+/// # Errors
+/// [`RunError`].
+pub async fn run(service: Arc<Service>) -> Result<(), RunError> {
+    let sink = Arc::clone(&service) as Arc<dyn Sink>;
+    let shared = Shared::start(sink, Arc::clone(&service.kv_hub))?;
+    let runner = Arc::new(Runner { client: probe::client()?, shared, service });
+    let mut members = runner.service.members_changed();
+    let mut tasks = JoinSet::new();
+    let mut running: BTreeMap<Wanted, AbortHandle> = BTreeMap::new();
+    let mut regularly = interval(RECONCILE);
+    regularly.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            _ = regularly.tick() => {}
+            // The sender lives as long as `runner`.
+            _ = members.changed() => {}
+        }
+        reconcile(&runner, &mut tasks, &mut running);
+    }
+}
+
+fn reconcile(runner: &Arc<Runner>, tasks: &mut JoinSet<()>, running: &mut BTreeMap<Wanted, AbortHandle>) {
+    let wanted = runner.service.kv_wanted();
+    running.retain(|target, task| {
+        let keep = wanted.contains(target) && !task.is_finished();
+        if !keep {
+            task.abort();
+        }
+        keep
+    });
+    for target in wanted {
+        running.entry(target.clone()).or_insert_with(|| tasks.spawn(Arc::clone(runner).listen(target)));
+    }
+    while tasks.try_join_next().is_some() {}
+}
+
+/// The subscriptions of one endpoint; they end when this is dropped.
+#[derive(Default)]
+struct Listening {
+    tasks: JoinSet<()>,
+    sources: BTreeMap<Source, AbortHandle>,
+}
+
+impl Listening {
+    fn settle(&mut self, shared: &Arc<Shared>, wanted: &[Source]) {
+        self.sources.retain(|source, task| {
+            let keep = wanted.contains(source) && !task.is_finished();
+            if !keep {
+                task.abort();
+            }
+            keep
+        });
+        for source in wanted {
+            let start = || self.tasks.spawn(keep(Arc::clone(shared), source.clone()));
+            self.sources.entry(source.clone()).or_insert_with(start);
+        }
+        while self.tasks.try_join_next().is_some() {}
+    }
+}
+
+impl Runner {
+    async fn listen(self: Arc<Self>, wanted: Wanted) {
+        let mut listening = Listening::default();
+        if let Some(at) = &wanted.at {
+            listening.settle(&self.shared, &declared(&wanted, at));
+            return std::future::pending().await;
+        }
+        let mut pause = ASK_FIRST;
+        loop {
+            pause = match self.ask(&wanted).await {
+                Some(Told::Ranks(ranks)) => {
+                    listening.settle(&self.shared, &self.told(&wanted, &ranks));
+                    ASK_AGAIN
+                }
+                Some(Told::Nothing) => {
+                    listening.settle(&self.shared, &[]);
+                    self.link_all(&wanted, Link::NotPublished);
+                    ASK_AGAIN
+                }
+                // What is listened to stays: an engine that is busy, or gone, tells nothing new.
+                Some(Told::NotSaid) | None if !listening.sources.is_empty() => ASK_AGAIN,
+                Some(Told::NotSaid) | None => {
+                    self.link_all(&wanted, Link::Undiscovered);
+                    (pause * 2).min(ASK_PAUSE_MAX)
+                }
+            };
+            let pause_ms = u64::try_from(pause.as_millis()).unwrap_or(u64::MAX);
+            sleep(Duration::from_millis(self.service.chance.jittered(pause_ms).0)).await;
+        }
+    }
+
+    fn link_all(&self, wanted: &Wanted, link: Link) {
+        for rank in ranks(wanted) {
+            self.shared.sink.link(&Rank { worker: wanted.worker.clone(), rank }, link);
+        }
+    }
+
+    /// The sources of those of its ranks that it told of. Ranks of other endpoints are theirs to tell.
+    fn told(&self, wanted: &Wanted, told: &BTreeMap<u32, Option<Found>>) -> Vec<Source> {
+        let mut sources = Vec::new();
+        for rank in ranks(wanted) {
+            let missing = match told.get(&rank) {
+                Some(Some(found)) => {
+                    sources.extend(source(wanted, rank, found));
+                    continue;
+                }
+                Some(None) => Link::NotPublished,
+                None => Link::Undiscovered,
+            };
+            self.shared.sink.link(&Rank { worker: wanted.worker.clone(), rank }, missing);
+        }
+        sources
+    }
+
+    /// `None`: no answer.
+    async fn ask(&self, wanted: &Wanted) -> Option<Told> {
+        let questions = match wanted.engine {
+            Engine::Vllm => &[discover::VLLM][..],
+            Engine::Sglang => &[discover::SGLANG, discover::SGLANG_OLD],
+            Engine::Trtllm | Engine::Custom => &[discover::VLLM, discover::SGLANG],
+        };
+        let mut answered = None;
+        for (path, read) in questions {
+            let body = timeout(ASK_TIMEOUT, self.get(wanted, path)).await.ok().flatten();
+            answered = body.map(|body| read(&body)).or(answered);
+            if !matches!(answered, None | Some(Told::NotSaid)) {
+                break;
+            }
+        }
+        answered
+    }
+
+    async fn get(&self, wanted: &Wanted, path: &str) -> Option<Vec<u8>> {
+        let url = format!("http://{}{path}", wanted.dial);
+        let request = self.client.get(url).header(reqwest::header::HOST, &wanted.authority);
+        let mut response = request.send().await.ok()?;
+        if !response.status().is_success() {
+            return Some(Vec::new());
+        }
+        let mut body = Vec::new();
+        while let Some(chunk) = response.chunk().await.ok()? {
+            if body.len() + chunk.len() > ANSWER_BYTES_MAX {
+                return Some(Vec::new());
+            }
+            body.extend_from_slice(&chunk);
+        }
+        Some(body)
+    }
+}
+
+fn ranks(wanted: &Wanted) -> impl Iterator<Item = u32> {
+    wanted.first..wanted.first.saturating_add(wanted.count)
+}
+
+fn declared(wanted: &Wanted, at: &KvAt) -> Vec<Source> {
+    let source = |rank| {
+        Some(Source {
+            rank: Rank { worker: wanted.worker.clone(), rank },
+            endpoint: at.endpoint.of_rank(rank, &wanted.host)?,
+            replay: at.replay_endpoint.as_ref().and_then(|replay| replay.of_rank(rank, &wanted.host)),
+            topic: at.topic.clone(),
+        })
+    };
+    ranks(wanted).filter_map(source).collect()
+}
+
+/// Told ports are the rank's own.
+fn source(wanted: &Wanted, rank: u32, found: &Found) -> Option<Source> {
+    Some(Source {
+        rank: Rank { worker: wanted.worker.clone(), rank },
+        endpoint: found.endpoint.of_rank(0, &wanted.host)?,
+        replay: found.replay_endpoint.as_ref().and_then(|replay| replay.of_rank(0, &wanted.host)),
+        topic: found.topic.clone(),
+    })
+}

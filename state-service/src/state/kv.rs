@@ -1,0 +1,293 @@
+//! What the fleet's ranks cache: a stream and an index slot for each rank, an index for each pool.
+//!
+//! Owns which rank has which slot, and what becomes of both when workers change. Order is `kv_stream.rs`'s, blocks are `blocks`',
+//! what an overlap is worth is the policy's.
+
+use super::State;
+use super::binding::Slot;
+use super::blocks::{BlockIndex, IndexLimits, KvCounters, SlotId};
+use super::command::{Effect, StateError};
+use super::kv_event::{KvBatch, KvEvent, Tier};
+use super::kv_stream::{self, Cause, Input, KvStream, Link};
+use super::workers::{Worker, Workers};
+use routing::contract::Target;
+use routing::id::{PoolName, Rank, WorkerId};
+use routing::time::{Millis, Timestamp};
+use std::collections::BTreeMap;
+use std::num::NonZeroU32;
+
+/// Ranks with a stream, over all workers. Past it a rank's events are refused, and counted.
+pub(super) const RANKS_MAX: usize = 8192;
+/// Until an index holds so many blocks a larger block size replaces the one it has learned: the first event may be a short tail.
+const SIZE_LEARNED: usize = 16;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Kv {
+    ranks: BTreeMap<Key, RankKv>,
+    indexes: BTreeMap<PoolName, BlockIndex>,
+    counters: KvCounters,
+    counts: BTreeMap<kv_stream::Count, u64>,
+    refused: u64,
+}
+
+/// A worker by its hash, and a global rank.
+type Key = (u64, u32);
+
+#[derive(Debug)]
+struct RankKv {
+    stream: KvStream,
+    link: Link,
+    pool: PoolName,
+    slot: Option<SlotId>,
+}
+
+/// How a rank's events do, for people.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KvView {
+    /// How they reach us.
+    pub link: Link,
+    /// Events taken, live and replayed.
+    pub events: u64,
+    /// Number of the last batch applied.
+    pub last_seq: Option<u64>,
+    /// Since the last live batch.
+    pub heard_ago: Option<Millis>,
+    /// Whether something may be missing.
+    pub cold: bool,
+    /// Why nothing is heard although it serves.
+    pub silent: Option<Cause>,
+    /// Blocks held: device, host, disk.
+    pub blocks: [usize; 3],
+}
+
+impl Kv {
+    fn step(&mut self, now: Timestamp, key: Key, input: Input) -> Vec<kv_stream::Effect> {
+        let mut effects = Vec::new();
+        if let Some(rank) = self.ranks.get_mut(&key) {
+            rank.stream.step(now, input, &mut effects);
+        }
+        effects
+    }
+
+    /// Does what a stream wants; what the shell must do goes to `out`.
+    fn carry_out(
+        &mut self,
+        key: Key,
+        worker: &WorkerId,
+        effects: Vec<kv_stream::Effect>,
+        out: &mut Vec<Effect>,
+    ) {
+        for effect in effects {
+            match effect {
+                kv_stream::Effect::Apply(batch) => self.apply(key, &batch),
+                kv_stream::Effect::Clear => self.clear(key),
+                kv_stream::Effect::Count(count) => *self.counts.entry(count).or_default() += 1,
+                kv_stream::Effect::AskReplay { attempt, from } => {
+                    out.push(Effect::Replay { worker: worker.clone(), rank: key.1, attempt, from });
+                }
+            }
+        }
+    }
+
+    fn apply(&mut self, key: Key, batch: &KvBatch) {
+        for event in &batch.events {
+            self.learn_size(key, event);
+            let Some(rank) = self.ranks.get_mut(&key) else { return };
+            let Some(index) = self.indexes.get_mut(&rank.pool) else { continue };
+            if rank.slot.is_none() {
+                rank.slot = index.new_slot();
+            }
+            if let Some(slot) = rank.slot {
+                index.apply(slot, event, &mut self.counters);
+            }
+        }
+    }
+
+    fn clear(&mut self, key: Key) {
+        let Some(rank) = self.ranks.get(&key) else { return };
+        if let (Some(slot), Some(index)) = (rank.slot, self.indexes.get_mut(&rank.pool)) {
+            index.clear(slot);
+        }
+    }
+
+    /// A pool's block size is that of its engines' first whole block.
+    fn learn_size(&mut self, key: Key, event: &KvEvent) {
+        let KvEvent::Stored { hashes, tokens, block_size, kind_ok: true, .. } = event else { return };
+        let Some(size) = NonZeroU32::new(*block_size) else { return };
+        let whole = usize::try_from(size.get()).ok().and_then(|size| size.checked_mul(hashes.len()));
+        if whole != Some(tokens.len()) {
+            return;
+        }
+        let Some(pool) = self.ranks.get(&key).map(|rank| rank.pool.clone()) else { return };
+        let known = self.indexes.get(&pool);
+        let keep =
+            known.is_some_and(|index| index.block_size() >= size.get() || index.resident() >= SIZE_LEARNED);
+        if !keep {
+            self.ranks.values_mut().filter(|rank| rank.pool == pool).for_each(|rank| rank.slot = None);
+            self.indexes.insert(pool, BlockIndex::new(size, IndexLimits::default()));
+        }
+    }
+
+    fn drop_rank(&mut self, key: Key) {
+        let Some(rank) = self.ranks.remove(&key) else { return };
+        if let (Some(slot), Some(index)) = (rank.slot, self.indexes.get_mut(&rank.pool)) {
+            index.drop_slot(slot);
+        }
+        if !self.ranks.values().any(|other| other.pool == rank.pool) {
+            self.indexes.remove(&rank.pool);
+        }
+    }
+
+    /// Forgets the ranks of a worker that are not declared any more, or are in another pool now.
+    fn settle(&mut self, hash: u64, worker: Option<&Worker>) {
+        let stays = |rank: u32, pool: &PoolName| {
+            worker.is_some_and(|worker| worker.spec.pool == *pool && has_rank(worker, rank))
+        };
+        let of_worker = self.ranks.range((hash, 0)..=(hash, u32::MAX));
+        let gone: Vec<Key> =
+            of_worker.filter(|(key, rank)| !stays(key.1, &rank.pool)).map(|(key, _)| *key).collect();
+        gone.into_iter().for_each(|key| self.drop_rank(key));
+    }
+
+    fn rank(&mut self, worker: &Worker, rank: u32) -> Option<&mut RankKv> {
+        let key = (worker.hash, rank);
+        if !has_rank(worker, rank) || (self.ranks.len() >= RANKS_MAX && !self.ranks.contains_key(&key)) {
+            self.refused += 1;
+            return None;
+        }
+        let pool = &worker.spec.pool;
+        Some(self.ranks.entry(key).or_insert_with(|| RankKv {
+            stream: KvStream::default(),
+            link: Link::default(),
+            pool: pool.clone(),
+            slot: None,
+        }))
+    }
+
+    fn view(&self, now: Timestamp, key: Key) -> Option<KvView> {
+        let rank = self.ranks.get(&key)?;
+        let blocks = |tier| {
+            let (slot, index) = rank.slot.zip(self.indexes.get(&rank.pool))?;
+            Some(index.handles(slot, tier))
+        };
+        Some(KvView {
+            link: rank.link,
+            events: rank.stream.events(),
+            last_seq: rank.stream.last_seq(),
+            heard_ago: rank.stream.heard_at().map(|at| now.since(at)),
+            cold: rank.stream.is_cold(),
+            silent: rank.stream.silence(now, rank.link),
+            blocks: [Tier::Gpu, Tier::Host, Tier::Disk].map(|tier| blocks(tier).unwrap_or(0)),
+        })
+    }
+}
+
+fn has_rank(worker: &Worker, rank: u32) -> bool {
+    let start = worker.spec.rank_start();
+    (start..start.saturating_add(worker.spec.rank_count())).contains(&rank)
+}
+
+/// A worker with one rank is addressed without it; of several none is meant then.
+fn key_of(workers: &Workers, slot: Slot) -> Option<Key> {
+    let worker = workers.by_hash(slot.worker)?;
+    let only = || (worker.spec.rank_count() == 1).then(|| worker.spec.rank_start());
+    Some((slot.worker, slot.rank().map(|Rank(rank)| rank).or_else(only)?))
+}
+
+impl State {
+    /// Takes what happened to a rank's events.
+    pub(super) fn kv(
+        &mut self,
+        now: Timestamp,
+        id: &WorkerId,
+        rank: u32,
+        inputs: Vec<Input>,
+        out: &mut Vec<Effect>,
+    ) -> Result<(), StateError> {
+        let worker = self.workers.by_id(id).ok_or_else(|| StateError::UnknownWorker { id: id.clone() })?;
+        let key = (worker.hash, rank);
+        if self.kv.rank(worker, rank).is_none() {
+            return Err(StateError::UnknownRank { worker: id.clone(), rank });
+        }
+        for input in inputs {
+            let effects = self.kv.step(now, key, input);
+            self.kv.carry_out(key, id, effects, out);
+        }
+        Ok(())
+    }
+
+    /// Takes how a rank's events reach us now.
+    pub(super) fn kv_link(&mut self, id: &WorkerId, rank: u32, link: Link) -> Result<(), StateError> {
+        let worker = self.workers.by_id(id).ok_or_else(|| StateError::UnknownWorker { id: id.clone() })?;
+        let known = self.kv.rank(worker, rank);
+        let known = known.ok_or_else(|| StateError::UnknownRank { worker: id.clone(), rank })?;
+        known.link = link;
+        Ok(())
+    }
+
+    pub(super) fn tick_kv(&mut self, now: Timestamp, out: &mut Vec<Effect>) {
+        let keys: Vec<Key> = self.kv.ranks.keys().copied().collect();
+        for key in keys {
+            let effects = self.kv.step(now, key, Input::Tick);
+            if effects.is_empty() {
+                continue;
+            }
+            let Some(id) = self.workers.by_hash(key.0).map(|worker| worker.spec.id.clone()) else { continue };
+            self.kv.carry_out(key, &id, effects, out);
+        }
+    }
+
+    pub(super) fn settle_kv(&mut self, hash: u64) {
+        self.kv.settle(hash, self.workers.by_hash(hash));
+    }
+
+    /// A rank answered a request: if it does so again and again, its events should be heard.
+    pub(super) fn kv_served(&mut self, now: Timestamp, slot: Slot) {
+        if let Some(key) = key_of(&self.workers, slot) {
+            self.kv.step(now, key, Input::Served(1));
+        }
+    }
+
+    /// How the events of a slot do; `None` of slots without.
+    #[must_use]
+    pub fn kv_view(&self, now: Timestamp, target: &Target) -> Option<KvView> {
+        self.kv.view(now, self.kv_key(target)?)
+    }
+
+    fn kv_key(&self, target: &Target) -> Option<Key> {
+        let worker = self.workers.by_id(&target.worker)?;
+        key_of(&self.workers, Slot::new(worker.hash, target.rank))
+    }
+
+    /// A pool's index; `None` until its engines have stored a block.
+    #[must_use]
+    pub fn kv_index(&self, pool: &PoolName) -> Option<&BlockIndex> {
+        self.kv.indexes.get(pool)
+    }
+
+    /// A slot's place in its pool's index; `None` while nothing is known of it.
+    #[must_use]
+    pub fn kv_slot(&self, target: &Target) -> Option<SlotId> {
+        self.kv.ranks.get(&self.kv_key(target)?)?.slot
+    }
+
+    /// What streams and indexes counted, and the ranks refused.
+    #[must_use]
+    pub fn kv_counts(&self) -> (KvCounters, Vec<(&'static str, u64)>) {
+        let counts = kv_stream::Count::ALL
+            .map(|count| (count.word(), self.kv.counts.get(&count).copied().unwrap_or(0)));
+        (self.kv.counters, counts.into_iter().chain([("rank_refused", self.kv.refused)]).collect())
+    }
+
+    /// Resident blocks and bytes of each pool's index.
+    pub fn kv_sizes(&self) -> impl Iterator<Item = (&PoolName, usize, usize)> {
+        self.kv.indexes.iter().map(|(pool, index)| (pool, index.resident(), index.bytes()))
+    }
+
+    /// Ranks that serve and say nothing.
+    #[must_use]
+    pub fn kv_silent(&self, now: Timestamp) -> usize {
+        self.kv.ranks.values().filter(|rank| rank.stream.silence(now, rank.link).is_some()).count()
+    }
+}
