@@ -138,6 +138,7 @@ fn environment(clock: Clock) -> Result<Environment<'static>, Error> {
 }
 
 /// `transformers`' own: no escapes for HTML, Unicode as it is.
+#[expect(clippy::needless_pass_by_value, reason = "filters are called so")]
 fn tojson(value: &Value, indent: Option<Value>, options: Kwargs) -> Result<Value, Error> {
     let indent = match indent {
         Some(indent) => Some(indent),

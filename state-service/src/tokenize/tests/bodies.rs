@@ -27,12 +27,20 @@ fn paths_name_surfaces() {
 }
 
 /// Name, template, body, what the engine sees.
+type Case<'a> = (&'a str, &'a str, Value, &'a str);
+
+fn check(table: &[Case<'_>]) {
+    for (name, template, body, expected) in table {
+        assert_eq!(chat(template, body).as_deref(), Ok(*expected), "{name}");
+    }
+}
+
 #[test]
 fn what_the_template_makes_of_a_chat() {
     let hi = [user("hi")];
     let parts = json!([{ "type": "text", "text": "a" }, { "type": "input_text", "text": "b" }, { "type": "refusal", "refusal": "c" }]);
     let call = json!({ "function": { "arguments": "{\"b\": 1.0, \"a\": \"é<\"}", "name": "f" }, "id": "c1", "type": "function" });
-    let table: &[(&str, &str, Value, &str)] = &[
+    let table: &[Case<'_>] = &[
         (
             "generation prompt",
             CHATML,
@@ -84,6 +92,14 @@ fn what_the_template_makes_of_a_chat() {
             json!({ "messages": [{ "role": "assistant", "content": "x", "tool_calls": [] }], "add_generation_prompt": false }),
             "<|im_start|>assistant\nx<|im_end|>\n",
         ),
+    ];
+    check(table);
+}
+
+#[test]
+fn what_the_template_is_given_besides() {
+    let hi = [user("hi")];
+    let table: &[Case<'_>] = &[
         (
             "tools are dumped as the schema has them",
             CHATML,
@@ -135,9 +151,7 @@ fn what_the_template_makes_of_a_chat() {
         ),
         ("blocks are trimmed", "{% if true %}\n  x\n  {% endif %}\ny", json!({ "messages": hi }), "  x\ny"),
     ];
-    for (name, template, body, expected) in table {
-        assert_eq!(chat(template, body).as_deref(), Ok(*expected), "{name}");
-    }
+    check(table);
 }
 
 #[test]
