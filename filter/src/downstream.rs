@@ -74,7 +74,7 @@ impl Downstream {
         for effect in effects {
             match effect {
                 Effect::SetHeader(name, value) => host::set_request_header(&name, &value),
-                Effect::SetResponseHeader(name, value) => host::set_response_header(&name, &value),
+                Effect::SetResponseHeader(name, value) => host::set_response_header(name, &value),
                 Effect::RemoveHeader(name) => host::remove_request_header(&name),
                 Effect::Note(text) => host::set_property(routing::header::PROPERTY, &text),
                 Effect::Count(counter) => {
