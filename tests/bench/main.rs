@@ -5,6 +5,7 @@ mod body;
 mod failover;
 mod figures;
 mod first_turn;
+mod index;
 mod json;
 mod load;
 mod open_loop;
@@ -40,6 +41,8 @@ enum Bench {
     Failover(failover::Plan),
     /// Speed of the filter's JSON reader, natively and as wasm under node.
     Json(json::Plan),
+    /// Speed and size of the block index, beside another router's.
+    Index(index::Plan),
     /// Speed of tokenising, and what a conversation's next turn costs beside its whole.
     Tokens(tokens::Plan),
 }
@@ -58,6 +61,7 @@ fn run(bench: Bench) -> Result<()> {
     // Before there is another thread, so that everything we start inherits the core. A failover is no matter of cores.
     let cores = match &bench {
         Bench::Json(plan) => return json::run(plan),
+        Bench::Index(plan) => return index::run(plan),
         Bench::Tokens(plan) => return tokens::run(plan),
         Bench::Failover(_) => process::Cores::Shared,
         Bench::Pinned(_) | Bench::FirstTurn(_) => process::Cores::claim(),
@@ -69,6 +73,7 @@ fn run(bench: Bench) -> Result<()> {
             Bench::FirstTurn(plan) => first_turn::run(&plan, cores).await,
             Bench::Failover(plan) => failover::run(&plan).await,
             Bench::Json(plan) => json::run(&plan),
+            Bench::Index(plan) => index::run(&plan),
             Bench::Tokens(plan) => tokens::run(&plan),
         }
     })

@@ -53,6 +53,16 @@ fn failover_prints_one_object_as_its_last_line() {
 }
 
 #[test]
+fn index_prints_one_object_as_its_last_line() {
+    let report = report_of("index", &["--resident", "20000", "--churn", "1000000"]);
+    for name in ["apply_ns_per_block", "find_p50_us_16", "find_p50_us_64", "find_p50_us_16x8000"] {
+        assert!(value(&report, name) > 0.0, "{name} in {report}");
+    }
+    assert!(value(&report, "churn_bytes_per_block") <= 48.0, "{report}");
+    assert!(report["ratios"]["churn_bytes_over_base"].as_f64().unwrap() <= 1.1, "{report}");
+}
+
+#[test]
 fn pinned_prints_one_object_as_its_last_line() {
     let report = report_of("pinned", &["--requests", "200"]);
     for ratio in ["cluster_over_bare", "pinned_over_bare", "first_over_bare"] {

@@ -20,16 +20,27 @@ pub(crate) fn demo(workspace: &Workspace, args: &[String]) -> Result<()> {
 pub(crate) fn bench(workspace: &Workspace, args: &[String]) -> Result<()> {
     if args.first().is_none_or(|name| name.starts_with('-')) {
         return Err(Missing::error(
-            "usage: cargo xtask bench pinned|first-turn|failover|json|tokens [--json] [ARGS]",
+            "usage: cargo xtask bench pinned|first-turn|failover|json|index|tokens [--json] [ARGS]",
         ));
     }
     if args.first().is_some_and(|name| name == "json") {
         return bench_json(workspace, args);
     }
+    if args.first().is_some_and(|name| name == "index") {
+        return bench_index(workspace, args);
+    }
     if args.first().is_some_and(|name| name == "tokens") {
         return bench_tokens(workspace, args);
     }
     launch(workspace, Profile::Release, "bench", args)
+}
+
+/// The block index alone: no Envoy, but the index it is measured against.
+fn bench_index(workspace: &Workspace, args: &[String]) -> Result<()> {
+    let mut build = workspace.cargo(&["build", "--release", "-p", "e2e", "--bin", "bench"]);
+    process::run(build.args(["--features", "peers"]))?;
+    let mut command = Command::new(workspace.target.join("release").join("bench"));
+    Err(process::become_program(command.args(args).current_dir(&workspace.root)))
 }
 
 /// The tokenizer alone: no Envoy; files named in `args` are relative to where it was called.

@@ -79,7 +79,7 @@ const COMMANDS: &[Command] = &[
     Command {
         name: "bench",
         usage: "NAME [--json] [ARGS]",
-        about: "build for release and run one benchmark: pinned, first-turn, failover, json or tokens",
+        about: "build for release and run one benchmark: pinned, first-turn, failover, json, index or tokens",
         run: launch::bench,
     },
 ];

@@ -39,7 +39,7 @@ pub(super) enum Forgotten {
 }
 
 impl Handles {
-    pub(super) const fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.places.len()
     }
 

@@ -26,6 +26,11 @@ impl Place {
         Self(segment << OFFSET_BITS | (offset as u32 & OFFSET_MASK))
     }
 
+    /// The block `count` after it in the same segment.
+    pub(super) const fn plus(self, count: usize) -> Self {
+        Self(self.0 + count as u32)
+    }
+
     pub(super) const fn from_bits(bits: u32) -> Self {
         Self(bits)
     }
@@ -55,22 +60,19 @@ pub(super) struct Stretch {
 }
 
 impl Stretch {
-    pub(super) const fn of(place: Place) -> Self {
-        Self { segment: place.0 >> OFFSET_BITS, bits: place.bit() }
+    /// No block yet, of the segment of `place`.
+    pub(super) const fn none(place: Place) -> Self {
+        Self { segment: place.0 >> OFFSET_BITS, bits: 0 }
     }
 
     pub(super) const fn len(self) -> u32 {
         self.bits.count_ones()
     }
 
-    /// Adds a block, if it is of the same segment.
+    /// Adds a block of the same segment.
     #[inline]
-    pub(super) const fn add(&mut self, place: Place) -> bool {
-        if place.0 >> OFFSET_BITS != self.segment {
-            return false;
-        }
+    pub(super) const fn add(&mut self, place: Place) {
         self.bits |= place.bit();
-        true
     }
 
     pub(super) fn places(self) -> impl Iterator<Item = Place> {
@@ -213,7 +215,7 @@ impl Segments {
         Self { list: Vec::new(), free: Vec::new(), heads: Table::new(), heap: 0 }
     }
 
-    pub(super) const fn bytes(&self) -> usize {
+    pub(super) fn bytes(&self) -> usize {
         let lists = self.list.capacity() * size_of::<Segment>() + self.free.capacity() * size_of::<u32>();
         lists + self.heads.bytes() + self.heap
     }
@@ -230,61 +232,67 @@ impl Segments {
         Some((*segment.hashes.get(place.offset())?, segment.seed))
     }
 
-    /// The place of the block `hash` after `previous`, made if there is none; whoever asks then holds it. `more` blocks will follow.
-    /// `None` when there are too many segments.
-    pub(super) fn place(
+    /// Places for the first of these blocks, which follow `previous`: how many lie in a row from which place. They are made where there
+    /// are none; whoever asks then holds them, or asks again. `more` blocks follow these. `None` when there are too many segments.
+    pub(super) fn stretch(
         &mut self,
         previous: Option<Place>,
-        hash: u64,
+        hashes: &[u64],
         seed: u64,
         more: usize,
-    ) -> Option<Place> {
-        if let Some(next) = previous.and_then(|previous| self.inside(previous, hash)) {
-            return Some(next);
+    ) -> Option<(Place, usize)> {
+        if let Some(found) = previous.and_then(|previous| self.inside(previous, hashes)) {
+            return Some(found);
         }
-        if let Some(segment) = self.heads.get(hash) {
-            return Some(Place::new(segment, 0));
+        let first = *hashes.first()?;
+        if let Some(id) = self.heads.get(first) {
+            let equal = common(&self.list.get(id as usize)?.hashes, hashes);
+            return Some((Place::new(id, 0), equal));
         }
-        match previous.and_then(|previous| self.extend(previous, hash, more)) {
-            Some(next) => Some(next),
-            None => self.begin(hash, seed, more),
+        let tip = previous.filter(|previous| self.is_tip(*previous));
+        let (start, taken) = match tip {
+            Some(previous) => (Place(previous.0 + 1), previous.offset() + 1),
+            None => (Place::new(self.begin(seed)?, 0), 0),
+        };
+        let room = hashes.get(..BLOCKS - taken).unwrap_or(hashes);
+        // One that begins a segment elsewhere is there, not here; the first is known not to.
+        let others = room.iter().skip(1).take_while(|hash| self.heads.get(**hash).is_none());
+        let count = 1 + others.count();
+        if tip.is_none() {
+            self.heads.insert(first, start.bits() >> OFFSET_BITS);
         }
+        self.append(start, hashes.get(..count)?, more);
+        Some((start, count))
     }
 
-    /// The next block of the same segment, if that is `hash`.
-    #[inline]
-    fn inside(&self, previous: Place, hash: u64) -> Option<Place> {
+    /// The blocks right after `previous`, as far as its segment has them.
+    fn inside(&self, previous: Place, hashes: &[u64]) -> Option<(Place, usize)> {
         let segment = self.list.get(previous.segment())?;
-        let found = *segment.hashes.get(previous.offset() + 1)? == hash;
-        found.then_some(Place(previous.0 + 1))
+        let equal = common(segment.hashes.get(previous.offset() + 1..)?, hashes);
+        (equal > 0).then_some((Place(previous.0 + 1), equal))
     }
 
-    /// Appends to the segment of `previous`, if that is its last block and there is room.
-    #[inline]
-    fn extend(&mut self, previous: Place, hash: u64, more: usize) -> Option<Place> {
-        let segment = self.list.get_mut(previous.segment())?;
-        let len = segment.hashes.len();
-        if previous.offset() + 1 != len || len >= BLOCKS {
-            return None;
-        }
-        if len == segment.hashes.capacity() {
-            let before = segment.hashes.capacity();
-            segment.hashes.reserve_exact((more + 1).max(GROWTH).min(BLOCKS - len));
-            self.heap += (segment.hashes.capacity() - before) * size_of::<u64>();
-        }
-        segment.hashes.push(hash);
-        Some(Place(previous.0 + 1))
+    /// Whether it is the last of its segment, and there is room for another.
+    fn is_tip(&self, place: Place) -> bool {
+        let next = place.offset() + 1;
+        next < BLOCKS && self.list.get(place.segment()).is_some_and(|segment| segment.hashes.len() == next)
     }
 
-    fn begin(&mut self, hash: u64, seed: u64, more: usize) -> Option<Place> {
-        let mut hashes = Vec::with_capacity((more + 1).min(BLOCKS));
-        hashes.push(hash);
-        let segment = Segment { seed, hashes, holders: Vec::new() };
-        let heap = segment.heap();
-        let id = self.keep(segment)?;
-        self.heap += heap;
-        self.heads.insert(hash, id);
-        Some(Place::new(id, 0))
+    fn append(&mut self, start: Place, hashes: &[u64], more: usize) {
+        let Some(segment) = self.list.get_mut(start.segment()) else { return };
+        let (len, before) = (segment.hashes.len(), segment.hashes.capacity());
+        if len + hashes.len() > before {
+            // What is still to come with the same event; else a little for what decoding adds.
+            let wanted = (hashes.len() + more).max(if len == 0 { 1 } else { GROWTH });
+            segment.hashes.reserve_exact(wanted.min(BLOCKS - len));
+        }
+        segment.hashes.extend_from_slice(hashes);
+        self.heap += (segment.hashes.capacity() - before) * size_of::<u64>();
+    }
+
+    /// An empty segment: its first block comes next.
+    fn begin(&mut self, seed: u64) -> Option<u32> {
+        self.keep(Segment { seed, hashes: Vec::new(), holders: Vec::new() })
     }
 
     fn keep(&mut self, segment: Segment) -> Option<u32> {
@@ -345,4 +353,9 @@ impl Segments {
             (self.list, self.free) = (Vec::new(), Vec::new());
         }
     }
+}
+
+/// Leading hashes that are equal.
+fn common(left: &[u64], right: &[u64]) -> usize {
+    left.iter().zip(right).take_while(|(left, right)| left == right).count()
 }

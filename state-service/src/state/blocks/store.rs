@@ -7,6 +7,9 @@ use super::{BlockIndex, Ignored, KvCounters, at};
 
 use routing::block::{self, BlockHash, Namespace};
 
+/// Blocks hashed before any is placed: enough that waiting for memory overlaps.
+const GROUP: usize = 32;
+
 /// What an event says that stores.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Store<'a> {
@@ -72,64 +75,102 @@ impl BlockIndex {
     }
 
     fn chain(&mut self, lane: Lane, store: &Store<'_>, mut tip: Tip, counters: &mut KvCounters) {
-        let size = self.block_size.get() as usize;
-        let mut more = store.hashes.len();
-        // New to the lane, but not yet given to it: one call does for all of a segment.
-        let mut new = Stretch::default();
-        if let Some(handles) = self.handles_mut(lane) {
-            handles.touch(store.hashes);
+        let Some(mut handles) = self.handles_mut(lane).map(std::mem::take) else { return };
+        let room = self.room(lane, handles.len()).min(store.hashes.len());
+        let mut more = room;
+        let tokens = store.tokens.chunks(GROUP * self.block_size.get() as usize);
+        for (group, tokens) in store.hashes.chunks(GROUP).zip(tokens) {
+            let group = group.get(..more).unwrap_or(group);
+            more -= group.len();
+            handles.touch(group);
+            let hashes = self.hashes(tip, tokens, store.extra);
+            match self.group(lane, &mut handles, (group, &hashes), tip, more, counters) {
+                Some(last) => tip.last = Some(last),
+                None => break,
+            }
         }
-        for (handle, tokens) in store.hashes.iter().zip(store.tokens.chunks_exact(size)) {
-            let hash = match tip.last {
-                None => block::first(tip.seed, tokens),
-                Some((_, last)) => block::next(last, tip.seed, tokens),
-            };
-            let hash = block::with_extra(hash, store.extra);
+        counters.ignore(Ignored::OverLimit, store.hashes.len() - room);
+        if let Some(place) = self.handles_mut(lane) {
+            *place = handles;
+        }
+    }
+
+    /// Takes in the blocks of a group, a stretch at a time; gives back the last. `None` when there is none, or no room for it.
+    fn group(
+        &mut self,
+        lane: Lane,
+        handles: &mut Handles,
+        (group, hashes): (&[EngineHash], &[u64; GROUP]),
+        mut tip: Tip,
+        more: usize,
+        counters: &mut KvCounters,
+    ) -> Option<(Place, BlockHash)> {
+        let mut done = 0;
+        while let Some(rest) = hashes.get(done..group.len()).filter(|rest| !rest.is_empty()) {
             let previous = tip.last.map(|(place, _)| place);
-            let free = self.has_room(lane, new);
-            let place = free.then(|| self.segments.place(previous, hash.0, tip.seed, more - 1)).flatten();
-            let Some(place) = place else {
-                counters.ignore(Ignored::OverLimit, more);
-                break;
+            let Some((first, count)) = self.segments.stretch(previous, rest, tip.seed, more) else {
+                counters.ignore(Ignored::OverLimit, rest.len() + more);
+                return None;
             };
-            self.announce(lane, *handle, place, &mut new, counters);
-            tip.last = Some((place, hash));
-            more -= 1;
+            let count = self.announce(lane, handles, group.get(done..done + count)?, first, counters);
+            done += count;
+            tip.last = Some((first.plus(count - 1), BlockHash(*hashes.get(done - 1)?)));
         }
-        self.hold(lane, new, counters);
+        tip.last
     }
 
-    fn has_room(&self, lane: Lane, new: Stretch) -> bool {
-        let slot = self.slots.get(at(lane.slot()));
-        let handles = slot.map_or(0, |slot| slot.tiers.iter().map(Handles::len).sum::<usize>());
-        self.resident + (new.len() as usize) < self.limits.resident_max && handles < self.limits.slot_max
-    }
-
+    /// Announces handles for blocks in a row; how many it came to. It stops after one that stood for another block, as leaving that may
+    /// have taken places not held yet.
     fn announce(
         &mut self,
         lane: Lane,
-        handle: EngineHash,
-        place: Place,
-        new: &mut Stretch,
+        handles: &mut Handles,
+        names: &[EngineHash],
+        first: Place,
         counters: &mut KvCounters,
-    ) {
-        let Some(handles) = self.handles_mut(lane) else { return };
-        match handles.announce(handle, place) {
-            Announced::New => {
-                if !new.add(place) {
-                    self.hold(lane, std::mem::replace(new, Stretch::of(place)), counters);
+    ) -> usize {
+        let mut new = Stretch::none(first);
+        for (at, name) in names.iter().enumerate() {
+            let place = first.plus(at);
+            match handles.announce(*name, place) {
+                Announced::New => new.add(place),
+                Announced::Again => counters.again += 1,
+                Announced::Uncounted => counters.uncounted += 1,
+                Announced::Moved(before) => {
+                    counters.moved += 1;
+                    new.add(place);
+                    self.hold(lane, new, counters);
+                    self.release(lane, before);
+                    return at + 1;
                 }
             }
-            Announced::Again => counters.again += 1,
-            Announced::Uncounted => counters.uncounted += 1,
-            Announced::Moved(before) => {
-                counters.moved += 1;
-                // In this order, so that the chain's last block cannot vanish under it.
-                self.hold(lane, std::mem::take(new), counters);
-                self.hold(lane, Stretch::of(place), counters);
-                self.release(lane, before);
-            }
         }
+        self.hold(lane, new, counters);
+        names.len()
+    }
+
+    /// The chained hashes of up to [`GROUP`] blocks.
+    fn hashes(&self, tip: Tip, tokens: &[u32], extra: u64) -> [u64; GROUP] {
+        let mut hashes = [0; GROUP];
+        let mut last = tip.last.map(|(_, hash)| hash);
+        for (hash, tokens) in hashes.iter_mut().zip(tokens.chunks_exact(self.block_size.get() as usize)) {
+            let chained = match last {
+                None => block::first(tip.seed, tokens),
+                Some(last) => block::next(last, tip.seed, tokens),
+            };
+            let chained = block::with_extra(chained, extra);
+            *hash = chained.0;
+            last = Some(chained);
+        }
+        hashes
+    }
+
+    /// Blocks that may still be added in a lane which has `handles` now.
+    fn room(&self, lane: Lane, handles: usize) -> usize {
+        let others =
+            self.slots.get(at(lane.slot())).map_or(0, |slot| slot.tiers.iter().map(Handles::len).sum());
+        let slot = self.limits.slot_max.saturating_sub(handles + others);
+        slot.min(self.limits.resident_max.saturating_sub(self.resident))
     }
 
     fn hold(&mut self, lane: Lane, blocks: Stretch, counters: &mut KvCounters) {
