@@ -106,9 +106,10 @@ async fn who_leaves_while_it_waits_leaves_nothing() {
 #[tokio::test]
 async fn a_service_that_dies_lets_them_go_on() {
     let steering = Steering::Endpoints;
-    let mut world = world(steering, json!({"in_flight_limit": 2, "on_overload": "wait"})).await;
+    // Far more than the turns that a service which is just back has not heard the end of.
+    let mut world = world(steering, json!({"in_flight_limit": 8, "on_overload": "wait"})).await;
     let (key, home) = bound_to(&world, "w0").await;
-    let open = overload(&world, &key, &home, 2).await;
+    let open = overload(&world, &key, &home, 8).await;
     let (client, own) = (world.client(), key.clone());
     answered(&client, &key, "a turn elsewhere", |turn| served(turn).worker != home.worker).await;
     let waiting = tokio::spawn(async move { client.chat(Some(&own), "me too").await.unwrap() });
@@ -123,6 +124,12 @@ async fn a_service_that_dies_lets_them_go_on() {
         turn(&world.client(), &key).await;
     }
     drop(open);
+    // A service that came back earlier would hear of the streams as of any others.
+    wait_for("Envoy to have noticed that they left", async || {
+        (world.envoy().stat("http.openai.downstream_rq_active").await.ok()? == 0).then_some(())
+    })
+    .await
+    .unwrap();
     world.service.start_again().await.unwrap();
     comes_home(&world, &key, &home).await;
     nothing_in_flight(&world).await;
