@@ -5,6 +5,7 @@ pub mod control;
 pub mod data;
 pub mod explain;
 mod guests;
+pub mod kv;
 pub mod listener;
 pub mod openapi;
 pub mod problem;
@@ -54,6 +55,7 @@ pub const ROUTES: &[(&str, &str, &[&str])] = &[
     ("control", "/v1/topology", &["get"]),
     ("control", "/v1/sessions/{hash}", &["get", "delete"]),
     ("control", "/v1/explain", &["post"]),
+    ("control", "/v1/kv-events", &["post"]),
 ];
 
 /// What Envoy and the filter ask.
@@ -81,6 +83,7 @@ pub fn control_router(service: &Arc<Service>) -> Router {
         .route("/v1/topology", get(sight::topology))
         .route("/v1/sessions/{hash}", get(control::session).delete(control::release))
         .route("/v1/explain", post(explain::explain))
+        .route("/v1/kv-events", post(kv::push))
         .route("/healthz", get(sight::healthz))
         .route("/readyz", get(sight::readyz))
         .route("/metrics", get(sight::metrics))

@@ -59,6 +59,11 @@ impl Hub {
         self.lock().get(rank).is_some_and(|asks| asks.send(Some(ask)).is_ok())
     }
 
+    /// Whether a task listens to the rank.
+    pub fn listens(&self, rank: &Rank) -> bool {
+        self.lock().contains_key(rank)
+    }
+
     pub(super) fn enter(self: &Arc<Self>, rank: &Rank) -> Entry {
         let (sender, asks) = watch::channel(None);
         self.lock().insert(rank.clone(), sender);

@@ -6,6 +6,7 @@
 use super::discover::{self, ANSWER_BYTES_MAX, Found, Told};
 use super::hub::Rank;
 use super::pipeline::Sink;
+use super::poll;
 use super::subscriber::{Shared, Source, keep};
 use crate::declare::Host;
 use crate::declare::kv_events::KvAt;
@@ -152,6 +153,10 @@ impl Runner {
                     self.link_all(&wanted, Link::NotPublished);
                     ASK_AGAIN
                 }
+                Some(Told::NotSaid) if wanted.engine == Engine::Trtllm => {
+                    poll::keep(&self.client, &self.shared, &wanted).await;
+                    ASK_FIRST
+                }
                 // What is listened to stays: an engine that is busy, or gone, tells nothing new.
                 Some(Told::NotSaid) | None if !listening.sources.is_empty() => ASK_AGAIN,
                 Some(Told::NotSaid) | None => {
@@ -223,7 +228,7 @@ impl Runner {
     }
 }
 
-fn ranks(wanted: &Wanted) -> impl Iterator<Item = u32> {
+pub(super) fn ranks(wanted: &Wanted) -> impl Iterator<Item = u32> {
     wanted.first..wanted.first.saturating_add(wanted.count)
 }
 

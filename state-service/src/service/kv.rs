@@ -1,15 +1,18 @@
 //! The service towards engines' events: which ranks to listen to, what was heard, and replays the state wants.
 
-use super::Service;
+use super::{Service, done};
 use crate::declare::Host;
 use crate::declare::kv_events::KvEvents;
+use crate::http::problem::Problem;
 use crate::kv_events::hub::{Ask, Rank};
 use crate::kv_events::pipeline::Sink;
+use crate::kv_events::push::Push;
 use crate::kv_events::run::Wanted;
 use crate::metrics::Text;
 use crate::state::kv_stream::{Attempt, Input, Link, ReplayFailure};
-use crate::state::{Command, Endpoint, Reply, Worker};
-use routing::contract::PoolInfo;
+use crate::state::{Command, Endpoint, KvView, Reply, Worker};
+use axum::http::StatusCode;
+use routing::contract::{PoolInfo, Target};
 use routing::id::WorkerId;
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
@@ -28,6 +31,36 @@ impl Sink for Service {
 impl Service {
     pub(crate) fn kv(&self, worker: &WorkerId, rank: u32, inputs: Vec<Input>) -> Reply {
         self.apply(Command::Kv { worker: worker.clone(), rank, inputs })
+    }
+
+    /// Takes a batch that was pushed, and tells how its rank stands then.
+    ///
+    /// # Errors
+    /// [`Problem`]: no such worker or rank, or the rank is listened to: two sources would contradict each other.
+    pub fn push_kv(&self, push: Push) -> Result<KvView, Problem> {
+        let Push { worker, rank, frame } = push;
+        let rank = Rank { worker, rank };
+        if self.kv_hub.listens(&rank) {
+            let detail = format!(
+                "rank {} of {} is subscribed to; declare its kv_events \"off\"",
+                rank.rank, rank.worker
+            );
+            return Err(Problem::new(
+                StatusCode::CONFLICT,
+                "kv_events_subscribed",
+                "The rank has a source",
+                detail,
+            ));
+        }
+        done(self.apply(Command::KvLink {
+            worker: rank.worker.clone(),
+            rank: rank.rank,
+            link: Link::Pushed,
+        }))?;
+        done(self.kv(&rank.worker, rank.rank, vec![Input::Live(frame)]))?;
+        let target = Target { worker: rank.worker, rank: Some(routing::id::Rank(rank.rank)) };
+        let gone = || Problem::internal("the worker was removed meanwhile");
+        self.lock().kv_view(self.clock.now(), &target).ok_or_else(gone)
     }
 
     /// Every endpoint whose ranks' events are wanted.

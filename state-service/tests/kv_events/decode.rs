@@ -143,7 +143,7 @@ fn e8_maps_arrays_and_every_width_of_hash_are_one_event() {
     let expected = stored(&[0xf00d_face_0000_0001, 0x0123_4567_89ab_cdef], None, &tokens, 4);
     for file in recordings().iter().filter(|file| file.starts_with("real_publisher_vllm")) {
         let first = &recorded(file)[0];
-        assert_eq!(read(first.payload()).0.batch.events, [expected.clone()], "{}", first.name);
+        assert_eq!(read(first.payload()).0.batch.events, std::slice::from_ref(&expected), "{}", first.name);
     }
     // SGLang's are signed: the same 64 bits.
     for file in recordings().iter().filter(|file| file.starts_with("real_publisher_sglang")) {

@@ -125,7 +125,7 @@ fn salt(fields: &[(String, Value)]) -> Option<Box<str>> {
     }
     let keys = field("extra_keys")?.as_array()?.first()?.as_array()?;
     let lora = field("lora_name").and_then(Value::as_str);
-    keys.iter().filter_map(Value::as_str).filter(|key| Some(*key) != lora).next_back().map(Box::from)
+    keys.iter().filter_map(Value::as_str).rfind(|key| Some(*key) != lora).map(Box::from)
 }
 
 fn hashes(value: &Value) -> Option<Vec<EngineHash>> {

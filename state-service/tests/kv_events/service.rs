@@ -2,14 +2,16 @@
 
 use crate::publisher::{Framing, Publisher};
 use axum::Router;
-use axum::routing::get;
+use axum::http::StatusCode;
+use axum::routing::{get, post};
 use routing::id::WorkerId;
 use serde_json::{Value, json};
 use state_service::config::ServiceConfig;
 use state_service::declare;
-use state_service::kv_events::run;
+use state_service::kv_events::{push, run};
 use state_service::persist::Store;
 use state_service::service::{Service, Setup};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::net::TcpListener;
@@ -140,4 +142,83 @@ async fn an_engine_without_events_is_told_apart_from_one_that_does_not_answer() 
     rig.declare(&worker("127.0.0.1:1")).await;
     rig.until(0, |shown| shown["link"] == "undiscovered").await;
     engine.abort();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn batches_can_be_pushed() {
+    let rig = Rig::start();
+    rig.declare(&json!({ "endpoints": [{ "address": "127.0.0.1:1", "dp_size": 2 }] })).await;
+    let push = |rank: u32, seq: u64, events: Value| {
+        let body = json!({ "worker": "w0", "rank": rank, "seq": seq, "events": events }).to_string();
+        rig.service.push_kv(push::parse(body.as_bytes()).unwrap())
+    };
+    let stored =
+        |block: u64| json!({ "type": "stored", "hashes": [block], "tokens": [block, 2], "block_size": 2 });
+    let first = push(1, 0, json!([stored(1), stored(2)])).unwrap();
+    assert_eq!((first.blocks, first.cold, first.last_seq), ([2, 0, 0], false, Some(0)));
+    assert_eq!(
+        push(1, 0, json!([stored(1), stored(2)])).unwrap().blocks,
+        [2, 0, 0],
+        "the same again is known"
+    );
+    // A number is left out, and nobody can replay it.
+    let gap = push(1, 2, json!([stored(3)])).unwrap();
+    assert_eq!((gap.blocks, gap.cold), ([1, 0, 0], true));
+    let whole = push(1, 3, json!([{ "type": "cleared" }, stored(4), stored(5)])).unwrap();
+    assert_eq!((whole.blocks, whole.cold), ([2, 0, 0], false));
+    let restarted = push(1, 0, json!([stored(6)])).unwrap();
+    assert_eq!((restarted.blocks, restarted.cold), ([1, 0, 0], false));
+    assert_eq!(rig.shown(1)["link"], "pushed");
+    assert!(push(2, 0, json!([])).is_err(), "there is no rank 2");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rank_that_is_listened_to_takes_no_pushes() {
+    let publisher = Publisher::start(1, (0, 0), Framing::Topic).await;
+    let rig = Rig::start();
+    let endpoint = format!("tcp://*:{}", publisher.port);
+    rig.declare(
+        &json!({ "endpoints": [{ "address": "127.0.0.1:1" }], "kv_events": { "endpoint": endpoint } }),
+    )
+    .await;
+    rig.until(0, |shown| shown["link"] == "up").await;
+    let body = br#"{"worker": "w0", "seq": 0, "events": []}"#;
+    let refused = rig.service.push_kv(push::parse(body).unwrap()).unwrap_err();
+    assert!(format!("{refused:?}").contains("kv_events_subscribed"), "{refused:?}");
+}
+
+/// Each question takes away what it is answered, so two must not ask; and one that fails has lost what it would have been told.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tensorrt_llm_is_polled_and_cold_after_a_failure() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let answers = Arc::new(std::sync::Mutex::new(VecDeque::from([
+        Some(stored_by_trtllm(0, 1)),
+        Some(stored_by_trtllm(1, 2)),
+    ])));
+    let given = Arc::clone(&answers);
+    let answer = move || {
+        let next = given.lock().unwrap().pop_front();
+        std::future::ready(
+            next.unwrap_or(Some(json!([]))).map(|list| list.to_string()).ok_or(StatusCode::BAD_GATEWAY),
+        )
+    };
+    let router = Router::new().route("/kv_cache_events", post(answer));
+    let engine = tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
+    let rig = Rig::start();
+    rig.declare(&json!({
+        "engine": "trtllm", "kv_events": "discover", "endpoints": [{ "address": address.to_string() }],
+    }))
+    .await;
+    rig.until(0, |shown| shown["blocks"]["gpu"] == 2 && shown["link"] == "up").await;
+    answers.lock().unwrap().extend([None, Some(stored_by_trtllm(9, 3))]);
+    let shown = rig.until(0, |shown| shown["blocks"]["gpu"] == 1).await;
+    assert_eq!((&shown["cold"], &shown["last_seq"]), (&json!(true), &json!(9)));
+    engine.abort();
+}
+
+fn stored_by_trtllm(event_id: u64, block: u32) -> Value {
+    let token = |id: u32| json!({ "type": "unique_token", "token_id": id, "token_extra_id": 0 });
+    let block = json!({ "type": "stored_block", "block_hash": block, "tokens": [token(block), token(2)], "cache_level": 0 });
+    json!([{ "event_id": event_id, "window_size": 64, "data": { "type": "stored", "parent_hash": null, "blocks": [block] } }])
 }
