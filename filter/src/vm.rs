@@ -116,8 +116,10 @@ impl Shared {
         if counter == Counter::ClusterMissing && !self.warned_cluster {
             self.warned_cluster = true;
             log::warn!(
-                "Envoy does not know the cluster of a declared worker: add '{}ID' to its config, or use steering 'endpoints'",
-                header::cluster::WORKER_PREFIX
+                "Envoy does not know a cluster that the filter named: '{}ID' of a declared worker under steering 'cluster', '{}NAME' \
+                 of a pool under 'endpoints'; add it to Envoy's config (its access log says cluster_not_found)",
+                header::cluster::WORKER_PREFIX,
+                header::cluster::POOL_PREFIX
             );
         }
         if counter == Counter::UpstreamRoleMissing && !self.warned_role {

@@ -229,7 +229,9 @@ impl Directory {
             |name: &str| self.pools.iter().find(|pool| pool.models.iter().any(|served| served == name));
         let base = || model.split_once(':').and_then(|(base, _)| lists(base));
         let open = || {
-            let mut open = self.pools.iter().filter(|pool| pool.models.is_empty());
+            // A pool without workers claims nothing: `default` is always there.
+            let claims = |pool: &&Pool| pool.models.is_empty() && !pool.members.is_empty();
+            let mut open = self.pools.iter().filter(claims);
             open.next().filter(|_| open.next().is_none())
         };
         lists(model).or_else(base).or_else(open)

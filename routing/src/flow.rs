@@ -110,6 +110,8 @@ struct Turn {
     last: bool,
     /// Its body did not come in time.
     body_late: bool,
+    /// A body follows the head.
+    has_body: bool,
     /// The key as a dry run may show it.
     key: Option<KeyShown>,
 }

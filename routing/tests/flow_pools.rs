@@ -202,6 +202,8 @@ fn the_models_of_all_pools_are_listed_and_nothing_else() {
             end -> nothing
         "#]],
     );
+    let unnamed = by_body().run(r#"head body; body {"messages":[]}"#);
+    assert!(unnamed.contains("model_required"), "a body that names no model is refused: {unnamed}");
     // Without a body nothing can name a model: the default route may know what it is about.
     for script in ["head method=POST path=/v1/models", "head method=GET path=/v1/models/vec"] {
         assert!(by_body().run(script).contains("#model_unknown, to default"), "{script}");

@@ -136,21 +136,26 @@ pub fn table(answer: &Value) -> String {
     if answer.get("passed").is_some() {
         return "the filter lets it pass as it is".to_owned();
     }
-    let mut said = half(answer);
+    let mut said = format!("key      {}\n{}", key(answer), half(answer));
     if let Some(prefill) = answer.get("prefill") {
         said = format!("{said}\n\n{}", half(prefill));
+        if prefill.get("choice").is_none() {
+            said.push_str("\nnobody prefills: the worker that answers does it itself");
+        }
     }
     said
 }
 
-fn half(answer: &Value) -> String {
-    let key = answer.get("key").map_or_else(
+fn key(answer: &Value) -> String {
+    answer.get("key").map_or_else(
         || "none: the request belongs to no session".to_owned(),
         |key| format!("{} (session {})", plain(key, "source"), plain(key, "session")),
-    );
+    )
+}
+
+fn half(answer: &Value) -> String {
     let choice = answer.get("choice").map_or_else(|| "none".to_owned(), target);
     let mut said = String::new();
-    let _ = writeln!(said, "key      {key}");
     let _ = writeln!(said, "pool     {} ({})", plain(answer, "pool"), plain(answer, "phase"));
     let _ = writeln!(said, "outcome  {}", plain(answer, "outcome"));
     let _ = writeln!(said, "choice   {choice}");
@@ -221,13 +226,13 @@ mod tests {
             w1        3     ready     0     0
             worker-2  -     draining  12    -      state, labels
 
-            key      none: the request belongs to no session
             pool     chat (prefill)
             outcome  no_worker
             choice   none
             reason   no_worker
 
-            WORKER  RANK  STATE  LOAD  SCORE  LEFT OUT BY"#]]
+            WORKER  RANK  STATE  LOAD  SCORE  LEFT OUT BY
+            nobody prefills: the worker that answers does it itself"#]]
         .assert_eq(&table(&answer));
         assert_eq!(table(&json!({"passed": true})), "the filter lets it pass as it is");
         let answered = json!({"answered": {"status": 404, "body": {"error": 1}}});

@@ -82,12 +82,39 @@ pub struct HashArgs {
     /// The pool the request belongs to.
     #[arg(long, default_value = "default")]
     pub pool: String,
+    /// The model, where the listener goes by it (`pool_by` body or header): each model of a session is a session.
+    #[arg(long)]
+    pub model: Option<String>,
+    /// The half of a request, in a pool that is split: each has a binding of its own.
+    #[arg(long, value_enum, default_value_t = HalfArg::Aggregated)]
+    pub phase: HalfArg,
     /// The filter's `hash_secret`.
     #[arg(long, default_value = "")]
     pub secret: String,
     /// The tenant scope.
     #[arg(long, default_value = "")]
     pub scope: String,
+}
+
+/// The halves of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum HalfArg {
+    /// The pool is not split.
+    Aggregated,
+    /// The prefill half of a split pool.
+    Prefill,
+    /// The half that answers, in a split pool.
+    Decode,
+}
+
+impl HalfArg {
+    const fn phase(self) -> Phase {
+        match self {
+            Self::Aggregated => Phase::Aggregated,
+            Self::Prefill => Phase::Prefill,
+            Self::Decode => Phase::Decode,
+        }
+    }
 }
 
 /// Which request is explained, by which service.
@@ -165,13 +192,9 @@ impl ServeArgs {
 pub fn hash_lines(args: &HashArgs) -> Result<String, NameError> {
     let pool = PoolName::parse(&args.pool)?;
     let key = args.key.trim().as_bytes();
-    let session = hash::session_id(
-        args.secret.as_bytes(),
-        args.scope.as_bytes(),
-        pool.as_str(),
-        Phase::Aggregated,
-        key,
-    );
+    let place = args.model.as_ref().map_or_else(|| pool.to_string(), |model| format!("{pool}/{model}"));
+    let session =
+        hash::session_id(args.secret.as_bytes(), args.scope.as_bytes(), &place, args.phase.phase(), key);
     Ok(format!("session {session}\nrank_hash {}", hash::rank_hash(key).0))
 }
 
@@ -209,6 +232,8 @@ mod tests {
         let args = HashArgs {
             key: " session-1 ".into(),
             pool: "default".into(),
+            model: None,
+            phase: HalfArg::Aggregated,
             secret: String::new(),
             scope: String::new(),
         };

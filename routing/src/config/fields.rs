@@ -145,8 +145,8 @@ declare! {
         "one Envoy cluster a worker, or one a pool with the upstream role (fail-over within the request)",
         "`endpoints`: about a fifth dearer";
     TRUST: "trust", Kind::Word(&["nobody", "callers"]),
-        "`callers`: who reaches this listener may name its target in `x-rankpin-worker` and `x-rankpin-rank`; let the listener's native \
-         strip list leave these two out",
+        "`callers`: who reaches this listener may name its target (`x-rankpin-worker`, `x-rankpin-rank` and the like), say what it demands \
+         and ask for a dry run; let the listener's native strip list leave out `x-rankpin-worker` to `x-rankpin-prefer`",
         "";
     SERVED_HEADER: "served_header", Kind::Flag,
         "tell the client in `x-rankpin-served: WORKER;rank=N;reason=WORD` who answered, after an answer below 400 only", "";

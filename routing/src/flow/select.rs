@@ -32,6 +32,7 @@ impl RequestFlow {
             return Next::Continue;
         }
         self.turn.surface = surface(head);
+        self.turn.has_body = head.body_follows();
         if head.header(header::SPOOFED).is_some() {
             out.push(Effect::Count(Counter::Spoofed));
             out.push(Effect::RemoveHeader(header::SPOOFED.into()));
@@ -159,7 +160,7 @@ impl RequestFlow {
             }
             Err(models::NoPool::Unknown) => self.without_topology(env, out),
             // Nothing that could name a model: health, metrics, a file of the engine's.
-            Err(models::NoPool::NoModel) if !head.body_follows() && self.may_pass() => {
+            Err(models::NoPool::NoModel) if !self.turn.has_body && self.may_pass() => {
                 self.pass(Counter::ModelUnknown, out)
             }
             Err(models::NoPool::NoModel) => {
