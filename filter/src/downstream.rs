@@ -114,7 +114,7 @@ impl Downstream {
 
     /// The body of a request that wants it, as far as it came.
     fn body(&mut self, chunk: &[u8], end: bool) -> Next {
-        vm::with(|shared| shared.waits.saw_body());
+        vm::with(|shared| shared.waits.saw_body(self.id, host::now()));
         let (next, effects) = self.step(|flow, env, out| flow.body(env, &LIVE, chunk, end, out));
         self.run(effects, next.unwrap_or(Next::Continue))
     }

@@ -134,7 +134,7 @@ impl HttpContext for Upstream {
         if whole.is_empty() {
             vm::with(|shared| {
                 shared.attempts.end(self.id);
-                shared.attempts.saw_body();
+                shared.attempts.saw_body(self.id, host::now());
             });
         }
         whole.extend(host::body::request(size));

@@ -168,5 +168,8 @@ pub fn parse_addresses(text: &str) -> Result<Vec<String>, &'static str> {
     if addresses.is_empty() {
         return Err("the list of endpoints is empty");
     }
+    if addresses.iter().any(|address| address.parse::<std::net::SocketAddr>().is_err()) {
+        return Err("the list of endpoints has one that is no IP:PORT");
+    }
     if addresses.len() > ADDRESSES_MAX { Err("there are too many endpoints") } else { Ok(addresses) }
 }

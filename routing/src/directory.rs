@@ -39,6 +39,8 @@ pub struct Pool {
     pub wait: Millis,
     /// What becomes of a turn when every slot is.
     pub on_all_overloaded: OnAllOverloaded,
+    /// Requests in flight from which on a slot is overloaded, unless its worker says otherwise.
+    pub in_flight_limit: Option<u32>,
     /// Models it serves; empty: whatever is asked for.
     pub models: Vec<String>,
     /// Name of its Envoy cluster under `endpoints` steering.
@@ -90,6 +92,8 @@ pub struct Worker {
     pub overloaded: Vec<Rank>,
     /// Whether all of them are.
     pub all_overloaded: bool,
+    /// Requests in flight from which on one of its slots is overloaded.
+    pub in_flight_limit: Option<u32>,
     /// Which half of a split pool it is.
     pub phase: Phase,
     /// Models it serves; empty: whatever its pool serves.
@@ -399,6 +403,7 @@ fn pool(info: &PoolInfo) -> Pool {
         on_overload: info.on_overload,
         wait: info.wait_ms,
         on_all_overloaded: info.on_all_overloaded,
+        in_flight_limit: info.in_flight_limit,
         models: info.models.clone(),
         cluster: format!("{}{}", header::cluster::POOL_PREFIX, info.name),
         phase: Phase::Aggregated,
@@ -454,6 +459,7 @@ fn worker(info: &WorkerInfo, pools: &[Pool]) -> Option<Worker> {
         waiting: 0,
         overloaded: Vec::new(),
         all_overloaded: false,
+        in_flight_limit: info.in_flight_limit.or_else(|| pools.get(pool)?.in_flight_limit),
         phase: info.phase,
         models: info.models.clone(),
         labels: info.labels.clone(),

@@ -13,10 +13,23 @@ const HOPELESS_AFTER: u32 = 3;
 /// While it is given up, one request in so many waits all the same.
 const TRY_EVERY: u32 = 256;
 
+/// A body that keeps coming may take so many times as long as one that does not come.
+const SLOWEST: u64 = 30;
+
+/// One request.
+#[derive(Debug)]
+struct Wait {
+    id: u32,
+    since: Timestamp,
+    /// When its last part came.
+    heard: Timestamp,
+    limit: Millis,
+}
+
 /// Who waits, the longest first.
 #[derive(Debug, Default)]
 pub struct Waits {
-    waiting: VecDeque<(u32, Timestamp, Millis)>,
+    waiting: VecDeque<Wait>,
     /// A body was seen in this VM.
     seen: bool,
     rescues: u32,
@@ -34,29 +47,36 @@ impl Waits {
         }
         let room = self.waiting.len() < WAITS_MAX;
         if room {
-            self.waiting.push_back((id, now, limit));
+            self.waiting.push_back(Wait { id, since: now, heard: now, limit });
         }
         room
     }
 
-    /// A part of a waited-for body came: Envoy shows bodies.
-    pub fn saw_body(&mut self) {
+    /// A part of a waited-for body came: Envoy shows bodies, and this one is on its way.
+    pub fn saw_body(&mut self, id: u32, now: Timestamp) {
         self.seen = true;
+        if let Some(wait) = self.waiting.iter_mut().rev().find(|wait| wait.id == id) {
+            wait.heard = now;
+        }
     }
 
     /// It waits no more, however that came.
     pub fn end(&mut self, id: u32) {
         // Most waits are short, so the one that ends is rather among the last.
-        if let Some(at) = self.waiting.iter().rposition(|(own, ..)| *own == id) {
+        if let Some(at) = self.waiting.iter().rposition(|wait| wait.id == id) {
             self.waiting.remove(at);
         }
     }
 
-    /// Those that have waited too long, or since a time that is yet to come. They go on waiting until [`Waits::end`].
+    /// Those whose body has stood still for too long, or takes [`SLOWEST`] times that, or that wait since a time that is yet to
+    /// come. They go on waiting until [`Waits::end`].
     #[must_use]
     pub fn overdue(&self, now: Timestamp) -> Vec<u32> {
-        let late = |since: Timestamp, limit| since > now || now.since(since) >= limit;
-        self.waiting.iter().filter(|(_, since, limit)| late(*since, *limit)).map(|(id, ..)| *id).collect()
+        let over = |since: Timestamp, limit| since > now || now.since(since) >= limit;
+        let late = |wait: &&Wait| {
+            over(wait.heard, wait.limit) || over(wait.since, Millis(wait.limit.0.saturating_mul(SLOWEST)))
+        };
+        self.waiting.iter().filter(late).map(|wait| wait.id).collect()
     }
 
     /// One was let go without its body. `true` once: it looks as if Envoy showed no body at all.

@@ -287,3 +287,25 @@ fn a_named_target_is_served_however_loaded_it_is() {
         "#]],
     );
 }
+
+/// What this VM has in flight itself it need not be told.
+#[test]
+fn a_burst_does_not_wait_for_the_news() {
+    let world = bound(|world| {
+        let pool = &mut world.topology.pools[0];
+        (pool.on_overload, pool.in_flight_limit) = (OnOverload::Refuse, Some(2));
+    });
+    check(
+        world,
+        "head session=session-1 path=/v1/chat/completions; b: head session=session-1 path=/v1/chat/completions;
+         c: head session=session-1 path=/v1/chat/completions; c: end; end; d: head session=session-1 path=/v1/chat/completions",
+        expect![[r#"
+            head session=session-1 path=/v1/chat/completions -> continue, #pinned, to worker-w1 rank 5
+            b: head session=session-1 path=/v1/chat/completions -> continue, #pinned, to worker-w1 rank 5
+            c: head session=session-1 path=/v1/chat/completions -> pause, #overload_refused, respond 429 retry-after 1 {"error":{"message":"the model workers are overloaded; try again shortly","type":"rate_limit_error","param":null,"code":"overloaded"}}
+            c: end -> nothing
+            end -> nothing
+            d: head session=session-1 path=/v1/chat/completions -> continue, #pinned, to worker-w1 rank 5
+        "#]],
+    );
+}

@@ -253,3 +253,21 @@ fn an_only_pool_that_lists_no_models_serves_them_all() {
     let trace = world.run(r#"head session=s body; body {"model":"any:thing"}; route bound w1 rank 5 v1; end; page s@chat/any:thing"#);
     assert!(trace.ends_with("bound w1/5 v1\n"), "{trace}");
 }
+
+/// Some clients write it last: it is looked for as far as Envoy holds a body, beyond the budget of keys.
+#[test]
+fn a_model_behind_a_long_prompt_is_found() {
+    let mut world = by_body();
+    world.config.prompt_bytes_max = 16;
+    check(
+        world,
+        r#"head session=s body; body {"messages":["a long long prompt"…; body ],"model":"vec"}; route held w2 v1 hold 9; end"#,
+        expect![[r#"
+            head session=s body -> read
+            body {"messages":["a long long prompt"… -> read
+            body ],"model":"vec"} -> pause, ask
+            route held w2 v1 hold 9 -> put held w2 v1, #routed_held, resume, to worker-w2
+            end -> forget v1, #rolled_back, report now
+        "#]],
+    );
+}

@@ -137,7 +137,7 @@ fn a_session_with_a_key_names_its_answers_too_and_its_key_goes_first() {
             head session=s body path=/v1/responses -> pause, ask
             route held w1 rank 5 v1 hold 9 -> put held w1/5 v1, #routed_held, resume, to worker-w1 rank 5
             answer 200 -> put bound w1/5 v1, #committed
-            said {"id":"r1"} -> put alias of 3f545be1
+            said {"id":"r1"} -> put alias of 3f545be1, report now
             end -> nothing
             b: head body path=/v1/responses -> read
             b: body {"previous_response_id":"r1"} -> continue, #pinned, to worker-w1 rank 5
@@ -160,7 +160,7 @@ fn behind_a_pools_cluster_ids_of_pinned_turns_are_learned_too() {
             head session=s path=/v1/responses -> continue, #pinned, to pool-chat [10.0.0.3:80,10.0.0.2:80,10.0.0.1:80]
             try w2 200 -> no rank
             answer 200 -> nothing
-            said {"id":"r1"} -> put alias of 3f545be1
+            said {"id":"r1"} -> put alias of 3f545be1, report now
             end -> nothing
             page resp:r1 -> alias of 3f545be1
         "#]],
@@ -182,7 +182,7 @@ fn an_id_of_another_envoy_is_the_services_to_know() {
         body {"previous_response_id":"r1"} -> pause, ask alias R1
         route bound w1 rank 5 v3 session s -> put alias of S, put bound w1/5 v3, #routed_bound, resume, to worker-w1 rank 5
         answer 200 -> nothing
-        said {"id":"r2"} -> put alias of S
+        said {"id":"r2"} -> put alias of S, report now
         end -> nothing
         page s -> bound w1/5 v3
         head body path=/v1/responses -> read

@@ -38,14 +38,27 @@ fn waiting_is_given_up_where_no_body_comes_and_tried_again() {
     assert_eq!(told, [false, false, true, false, false], "told once");
     let tries = (0..1024).filter(|id| waits.begin(*id, Timestamp(1), LIMIT)).count();
     assert_eq!(tries, 4);
-    waits.saw_body();
+    waits.saw_body(0, Timestamp(0));
     assert!((0..100).all(|id| waits.begin(id, Timestamp(1), LIMIT)), "bodies come after all");
 }
 
 #[test]
 fn slow_senders_are_no_sign_where_bodies_come() {
     let mut waits = Waits::default();
-    waits.saw_body();
+    waits.saw_body(0, Timestamp(0));
     assert!((0..100).all(|_| !waits.rescued()));
     assert!(waits.begin(1, Timestamp(1), LIMIT));
+}
+
+#[test]
+fn a_body_that_keeps_coming_is_waited_for_but_not_for_ever() {
+    let (mut waits, limit) = (Waits::default(), Millis(1000));
+    assert!(waits.begin(1, Timestamp(0), limit));
+    for at in (900..29_000).step_by(900) {
+        assert_eq!(waits.overdue(Timestamp(at)), [0; 0], "at {at}");
+        waits.saw_body(1, Timestamp(at));
+    }
+    assert_eq!(waits.overdue(Timestamp(30_000)), [1], "thirty times the limit in all");
+    assert!(waits.begin(2, Timestamp(0), limit));
+    assert!(waits.overdue(Timestamp(1000)).contains(&2), "one that stands still is not");
 }

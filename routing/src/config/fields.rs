@@ -118,10 +118,13 @@ declare! {
          `rankpin-body.wasm` or `rankpin-full.wasm`",
         "a request without a key in its head waits for its whole body, and Envoy buffers it";
     PROMPT_BYTES_MAX: "session.prompt_bytes_max", integer(1 << 20, 1 << 10, 1 << 24, "bytes"),
-        "most of a body that is read; a longer one has no key in it (counted `body_too_long`)",
+        "most of a body that is read; a key behind it is none (counted `body_too_long`). Under `pool_by: body` the model is looked for in the \
+         first 16 MiB",
         "memory of Envoy for each request that waits";
     BODY_WAIT: "session.body_wait_ms", integer(1000, 10, 60_000, "ms"),
-        "longest wait for a body; then the request goes on without a key from it (counted `body_missing`)", "";
+        "longest stand-still of a body that is waited for, and a thirtieth of the longest wait; then the request goes on without a key from it \
+         (counted `body_missing`)",
+        "";
     SUBAGENTS: "session.subagents", Kind::Word(&["own", "parent"]),
         "each agent of a session is a session (`own`), or the sub-agents of one share a binding (`parent`): those of a Claude Code session, \
          and those that name their parent in `x-parent-session-id`, `x-dynamo-parent-session-id` or `x-codex-parent-thread-id`",

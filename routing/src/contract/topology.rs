@@ -96,6 +96,9 @@ pub struct WorkerInfo {
     /// Where its engine reads a rank.
     #[serde(default, skip_serializing_if = "is_default")]
     pub rank_in: RankIn,
+    /// Requests in flight on one of its slots from which on that counts as overloaded; absent: as its pool has it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub in_flight_limit: Option<u32>,
 }
 
 /// Where an engine reads a rank.
@@ -127,6 +130,7 @@ impl WorkerInfo {
             labels: BTreeMap::new(),
             engine_version: None,
             rank_in: RankIn::Header,
+            in_flight_limit: None,
         }
     }
 }

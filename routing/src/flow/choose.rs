@@ -57,15 +57,27 @@ pub(super) fn keeps(here: Here<'_>, slot: &Slot) -> bool {
 }
 
 /// Whether a bound turn's slot is overloaded.
-pub(super) fn is_overloaded(here: Here<'_>, slot: &Slot) -> bool {
-    here.directory.workers.get(slot.at).is_some_and(|worker| worker.is_overloaded(slot.rank))
+pub(super) fn is_overloaded(env: &Env<'_>, here: Here<'_>, slot: &Slot) -> bool {
+    here.directory.workers.get(slot.at).is_some_and(|worker| is_full(env, worker, slot.rank))
+}
+
+/// What the service says of a slot, or what this VM alone has in flight there: a burst must not wait for the news.
+fn is_full(env: &Env<'_>, worker: &Worker, rank: Option<Rank>) -> bool {
+    let own = |limit: u32| match rank {
+        Some(_) => env.vm.loads.of_slot(worker.hash, rank) >= limit,
+        None => {
+            u64::from(env.vm.loads.of_worker(worker.hash))
+                >= u64::from(limit) * u64::from(worker.dp_size.max(1))
+        }
+    };
+    worker.is_overloaded(rank) || worker.in_flight_limit.is_some_and(own)
 }
 
 /// Whether a retry of the turn may go there.
 pub(super) fn is_alternate(env: &Env<'_>, here: Here<'_>, worker: &Worker, session: Option<Session>) -> bool {
     let rank = session.and_then(|session| hashed(here, worker, session));
     let avoided = env.vm.troubles.avoids(env.now, worker.hash, rank);
-    !avoided && !worker.is_overloaded(rank) && allowed(here, worker, session)
+    !avoided && !is_full(env, worker, rank) && allowed(here, worker, session)
 }
 
 /// Whether a bound turn goes on at its slot: always, but under `soft` only while its worker is no suspect and within the
@@ -78,7 +90,7 @@ pub(super) fn stays(env: &Env<'_>, here: Here<'_>, slot: &Slot) -> bool {
     let Some(bound) = here.directory.workers.get(slot.at) else { return true };
     let load = |worker: &Worker| env.vm.load(env.now, worker);
     let bound_load = load(bound);
-    if bound.state == WorkerState::Suspect || bound.is_overloaded(slot.rank) {
+    if bound.state == WorkerState::Suspect || is_full(env, bound, slot.rank) {
         return false;
     }
     // Within the slack nobody else's load matters: the usual case of a fleet that is not busy.
@@ -167,7 +179,7 @@ fn candidates(
     if !env.vm.troubles.is_empty() {
         keep_some(here, &mut at, |worker| !env.vm.troubles.avoids(env.now, worker.hash, rank(worker)));
     }
-    let overloaded = !keep_some(here, &mut at, |worker| !worker.is_overloaded(rank(worker)));
+    let overloaded = !keep_some(here, &mut at, |worker| !is_full(env, worker, rank(worker)));
     // Last: a preferred worker in trouble gives way to one that is not.
     keep_preferred(here, &mut at);
     Ok(Candidates { at, overloaded })

@@ -273,7 +273,7 @@ pub(super) fn barred(env: &Env<'_>, here: Here<'_>, home: &Slot) -> Option<Barre
     match env.vm.troubles.why(env.now, home.hash, home.rank) {
         Some(Avoid::Unreachable) => Some(Barred::Unreachable),
         Some(Avoid::Busy(left)) => Some(Barred::Overloaded(Some(left))),
-        None => choose::is_overloaded(here, home).then_some(Barred::Overloaded(None)),
+        None => choose::is_overloaded(env, here, home).then_some(Barred::Overloaded(None)),
     }
 }
 

@@ -35,7 +35,8 @@ pub(super) fn pool<'a>(
         PoolBy::Body => Some(body.text(MODEL).map(<[u8]>::to_vec)),
     };
     let Some(asked) = by else { return Ok((usual_pool(config, directory).ok_or(NoPool::Unknown)?, None)) };
-    if asks_for_list(head) {
+    // Where no pool says what it serves, only its engines can.
+    if directory.pools.iter().any(|pool| !pool.models.is_empty()) && asks_for_list(head) {
         return Err(NoPool::Answered(list(directory), Counter::ModelsListed));
     }
     let Some(asked) = asked else {

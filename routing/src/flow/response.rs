@@ -115,6 +115,8 @@ fn learn(secret: &[u8], watch: &Watch, id: &[u8], vm: &mut Vm, touched_s: u32, o
     out.push(Effect::Page(PageChange::Put(Record::alias(alias, watch.session, touched_s))));
     let (session, pool) = (reference(watch.session), watch.pool.clone());
     vm.reports.push(Entry::Alias { alias, session, pool });
+    // The next request of the chain may come to another Envoy at once.
+    out.push(Effect::ReportNow);
 }
 
 impl Watch {

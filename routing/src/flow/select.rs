@@ -5,7 +5,7 @@
 use super::{
     Counter, Effect, Env, Head, Here, Ignored, LocalReply, Next, RequestFlow, State, models, named, response,
 };
-use crate::config::{FilterConfig, NoTopology, PREVIOUS_RESPONSE, PoolBy, Trust};
+use crate::config::{FilterConfig, MODEL, NoTopology, PREVIOUS_RESPONSE, PoolBy, Trust};
 use crate::contract::KeyShown;
 use crate::directory::{Directory, Pool};
 use crate::engine::{CONVERSATION, Surface};
@@ -13,6 +13,9 @@ use crate::hash::{self, Phase};
 use crate::header;
 use crate::json::{BodyFields, Progress, Reader};
 use crate::session::{self, Found, Key, Search, Session};
+
+/// Most bytes of a body in which its model is looked for: what the shipped configs let wait (`request_body_buffer_limit`).
+const MODEL_BYTES_MAX: usize = 16 << 20;
 
 /// A request whose body is being read.
 #[derive(Debug)]
@@ -67,7 +70,10 @@ impl RequestFlow {
             // Placed already, or waiting for the service: then what follows must wait too.
             return if matches!(self.state, State::Routing(_)) { Next::Pause } else { Next::Continue };
         };
-        let room = env.config.prompt_bytes_max.saturating_sub(reading.seen);
+        // Clients may write the model last, and without it nobody may serve: it is looked for as far as Envoy holds a body.
+        let wants_model = env.config.pool_by == PoolBy::Body && !reading.reader.has(MODEL);
+        let limit = if wants_model { MODEL_BYTES_MAX } else { env.config.prompt_bytes_max };
+        let room = limit.saturating_sub(reading.seen);
         let (part, cut) = chunk.get(..room).map_or((chunk, false), |part| (part, part.len() < chunk.len()));
         reading.seen += part.len();
         if !reading.over {

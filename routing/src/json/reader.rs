@@ -144,6 +144,13 @@ impl Reader {
         Ok(BodyFields::new(self.paths, self.slots, opening))
     }
 
+    /// Whether a string stands at a pointer so far.
+    #[must_use]
+    pub fn has(&self, pointer: &str) -> bool {
+        let slot = self.paths.position(pointer).and_then(|at| self.slots.get(at));
+        matches!(slot, Some(Slot::Text(_)))
+    }
+
     /// What was found so far, of a document that goes on where nobody looks: values that would be repeated later stand as they are.
     /// Nothing of a faulty one.
     #[must_use]

@@ -35,6 +35,12 @@ impl Loads {
         self.slots.range(range).fold(0, |sum, (_, count)| sum.saturating_add(*count))
     }
 
+    /// In flight on one slot.
+    #[must_use]
+    pub fn of_slot(&self, worker: u64, rank: Option<Rank>) -> u32 {
+        self.slots.get(&(worker, rank)).copied().unwrap_or(0)
+    }
+
     /// What the fleet's figure holds of this VM.
     #[must_use]
     pub fn reported(&self, worker: u64) -> u32 {

@@ -184,6 +184,7 @@ impl Worker {
             labels: self.spec.labels.clone(),
             engine_version: self.spec.engine_version.clone(),
             rank_in: self.spec.rank_in,
+            in_flight_limit: self.spec.in_flight_limit,
             ..WorkerInfo::with_defaults(self.spec.id.clone(), self.spec.pool.clone(), endpoints)
         }
     }
