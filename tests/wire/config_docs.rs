@@ -17,16 +17,19 @@ fn tables() -> [(&'static str, String); 3] {
 }
 
 fn table(fields: &[Field]) -> String {
-    let mut text = String::from("| field | default | allowed | unit | meaning | cost |\n|---|---|---|---|---|---|\n");
+    let mut text =
+        String::from("| field | default | allowed | unit | meaning | cost |\n|---|---|---|---|---|---|\n");
     for field in fields {
         let default = field.default_text();
-        let default = if default.is_empty() || default == "\"\"" { "–".to_owned() } else { format!("`{default}`") };
+        let default =
+            if default.is_empty() || default == "\"\"" { "–".to_owned() } else { format!("`{default}`") };
         let unit = match field.kind {
             Kind::Integer { unit, .. } => unit,
             _ => "",
         };
         let (path, allowed) = (field.path, allowed(field));
-        writeln!(text, "| `{path}` | {default} | {allowed} | {unit} | {} | {} |", field.meaning, field.cost).unwrap();
+        writeln!(text, "| `{path}` | {default} | {allowed} | {unit} | {} | {} |", field.meaning, field.cost)
+            .unwrap();
     }
     text
 }
@@ -40,7 +43,10 @@ fn allowed(field: &Field) -> String {
 }
 
 fn marks(name: &str) -> (String, String) {
-    (format!("<!-- fields of the {name}, written from the code -->\n"), format!("<!-- end of the {name} -->\n"))
+    (
+        format!("<!-- fields of the {name}, written from the code -->\n"),
+        format!("<!-- end of the {name} -->\n"),
+    )
 }
 
 /// The file with its tables as the code has them.
