@@ -167,9 +167,9 @@ fn sample<C: Contender>(shape: Shape) -> Result<Sample> {
     let prompts: Vec<C::Prompt> = traffic.prompts.iter().map(|tokens| C::prompt(tokens)).collect();
     let memory = resident_bytes()?;
     let mut index = C::new(shape.workers);
-    let began = cpu_ns()?;
+    let began = cpu_ns();
     events.iter().for_each(|(_, event)| index.apply(event));
-    let apply_ns = (cpu_ns()? - began) / blocks;
+    let apply_ns = (cpu_ns() - began) / blocks;
     let bytes_per_block = (resident_bytes()? - memory) / blocks;
     let (mut times, mut found, mut draws) = (Vec::with_capacity(LOOKUPS), 0, Draws::new(1));
     for _ in 0..LOOKUPS {
@@ -189,10 +189,10 @@ fn sample<C: Contender>(shape: Shape) -> Result<Sample> {
     })
 }
 
-/// Nanoseconds this thread ran, from the scheduler.
-fn cpu_ns() -> Result<f64> {
-    let text = std::fs::read_to_string("/proc/thread-self/schedstat")?;
-    text.split(' ').next().context("an empty schedstat")?.parse().context("schedstat")
+/// Nanoseconds of CPU this thread has had.
+fn cpu_ns() -> f64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    time.tv_sec as f64 * 1e9 + time.tv_nsec as f64
 }
 
 fn resident_bytes() -> Result<f64> {
