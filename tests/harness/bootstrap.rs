@@ -87,7 +87,7 @@ impl Bootstrap {
     /// # Errors
     /// None is named, or one that is not built.
     pub fn built(&mut self) -> Result<()> {
-        self.modules(|name| artifacts::module(name))
+        self.modules(artifacts::module)
     }
 
     /// The path of the filter, wherever it is named.

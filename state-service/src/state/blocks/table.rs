@@ -100,7 +100,7 @@ mod tests {
             // Few keys, then many: it grows, churns and shrinks.
             let span = if round / 10_000 % 2 == 0 { 300 } else { 20_000 };
             let key = draw(&mut state) % span;
-            if draw(&mut state) % 3 == 0 {
+            if draw(&mut state).is_multiple_of(3) {
                 assert_eq!(table.remove(key), model.remove(&key));
             } else {
                 assert_eq!(table.insert(key, round), model.insert(key, round));
