@@ -280,6 +280,10 @@ async fn launch(
     let mut command = Command::new(artifacts::program("rankpin")?);
     command.args(["serve", "--data", &data, "--control", &control, "--addr-file"]).arg(&file);
     command.args(["--probe-interval-ms", &plan.probe_interval_ms.to_string()]);
+    if plan.probe_interval_ms == 0 {
+        // Workers that nobody probes are asked nothing at all: scripted ones would take a scrape for a request.
+        command.args(["--scrape-interval-ms", "0"]);
+    }
     command.arg("--state-dir").arg(folder.join(STATE));
     if let Some(pools) = plan.pools() {
         let file = folder.join("service.json");

@@ -24,7 +24,8 @@ pub(crate) async fn world_with(
 ) -> World {
     let slow = ["--decode-us-per-token", "20000"];
     let engines = [EngineSpec::new("w0", 4).with(&slow), EngineSpec::new("w1", 4).from(4).with(&slow)];
-    let plan = WorldPlan::new(steering, &engines).probes_every_ms(0).threads(1).pool(pool);
+    // Probed as good as never, and scraped: workers that nobody probes are not.
+    let plan = WorldPlan::new(steering, &engines).probes_every_ms(60_000).threads(1).pool(pool);
     plan.edit(edit).start().await.unwrap()
 }
 
