@@ -34,7 +34,11 @@ impl World {
         let cell = &self.envoys[request.at.envoy].vms[request.at.vm];
         let troubled = !cell.vm.troubles.is_empty();
         let busy = cell.vm.directory.as_ref().is_some_and(|directory| {
-            directory.workers.iter().any(|worker| worker.all_overloaded || !worker.overloaded.is_empty())
+            directory.workers.iter().any(|worker| {
+                let own = cell.vm.loads.of_worker(worker.hash);
+                let full = worker.in_flight_limit.is_some_and(|limit| own >= limit);
+                worker.all_overloaded || !worker.overloaded.is_empty() || full
+            })
         });
         request.prefill_loose |= troubled || busy;
     }
@@ -126,7 +130,11 @@ impl World {
             && worker.is_some_and(|worker| {
                 let ranks = worker.dp_start..worker.dp_start + worker.dp_size;
                 worker.state != WorkerState::Down
-                    && !worker.is_overloaded(record.rank)
+                    && !crate::invariants::is_full(
+                        vm,
+                        worker,
+                        record.rank.or_else(|| worker.hashed_rank(record.rank_hash)),
+                    )
                     && record.rank.is_none_or(|rank| ranks.contains(&rank.0))
             })
     }

@@ -9,11 +9,12 @@ use crate::service::{ALIASES_MAX, TTL};
 use crate::world::World;
 use routing::config::Steering;
 use routing::contract::{Affinity, OnOverload, Policy, RankChoice, WorkerState};
+use routing::directory::Worker;
 use routing::flow::{Counter, PageChange};
 use routing::hash::worker_hash;
-use routing::id::WorkerId;
+use routing::id::{Rank, WorkerId};
 use routing::page::{Certainty, Record};
-use routing::vm::ENTRIES_KEPT_MAX;
+use routing::vm::{ENTRIES_KEPT_MAX, Vm};
 use state_service::state::SessionState;
 use std::collections::BTreeSet;
 
@@ -22,6 +23,17 @@ use std::collections::BTreeSet;
 pub(crate) struct Violation {
     pub(crate) invariant: &'static str,
     pub(crate) found: String,
+}
+
+/// Whether a slot is overloaded as one VM sees it: the service says so, or its own requests reach the limit.
+pub(crate) fn is_full(vm: &Vm, worker: &Worker, rank: Option<Rank>) -> bool {
+    let ranks = if rank.is_some() { 1 } else { worker.dp_size.max(1) };
+    let own = match rank {
+        Some(_) => vm.loads.of_slot(worker.hash, rank),
+        None => vm.loads.of_worker(worker.hash),
+    };
+    worker.is_overloaded(rank)
+        || worker.in_flight_limit.is_some_and(|limit| own >= limit.saturating_mul(ranks))
 }
 
 impl World {
@@ -55,7 +67,7 @@ impl World {
                 worker.state != WorkerState::Down
                     && record.rank.is_none_or(|rank| ranks.contains(&rank.0))
                     && !(waits
-                        && worker.is_overloaded(record.rank.or_else(|| worker.hashed_rank(record.rank_hash))))
+                        && is_full(vm, worker, record.rank.or_else(|| worker.hashed_rank(record.rank_hash))))
             })
     }
 
