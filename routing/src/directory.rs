@@ -368,25 +368,20 @@ impl Endpoint {
     /// a rank that is not here.
     #[must_use]
     pub fn on_wire(&self, worker: &Worker, surface: Surface, rank: Option<Rank>) -> OnWire {
-        let told = self.told(worker, rank);
+        let told = self.number(worker, rank);
         told.map_or(OnWire::Nothing, |number| worker.dialect.on_wire(surface, number))
     }
 
     /// The rank that a request for `rank` is served by here: that one if it is told, or the only one; else the engine chooses.
     #[must_use]
     pub fn carried(&self, worker: &Worker, surface: Surface, rank: Option<Rank>) -> Option<Rank> {
-        let told = || self.told(worker, rank).is_some() && worker.dialect.honours_rank(surface);
+        let told = || self.number(worker, rank).is_some() && worker.dialect.honours_rank(surface);
         rank.filter(|rank| self.serves(*rank) && (self.dp_size == 1 || told()))
     }
 
-    /// The rank as this endpoint counts it, where it has several.
+    /// The rank as it is counted here, of a worker that has several.
     #[must_use]
     pub fn number(&self, worker: &Worker, rank: Option<Rank>) -> Option<u32> {
-        self.told(worker, rank)
-    }
-
-    /// The rank as it is counted here.
-    fn told(&self, worker: &Worker, rank: Option<Rank>) -> Option<u32> {
         let rank = rank.filter(|rank| worker.dp_size > 1 && self.serves(*rank))?;
         number(self.numbering, self.dp_start, rank.0)
     }

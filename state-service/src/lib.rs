@@ -12,6 +12,7 @@ pub mod config;
 pub mod declare;
 pub mod explain;
 pub mod http;
+mod keepers;
 pub mod kv_events;
 pub mod metrics;
 pub mod persist;

@@ -3,17 +3,16 @@
 //! One task an endpoint, so one probe of it at a time. When the state says that connections to a worker fail, its endpoints
 //! are asked at once and often, each until it answers well or its worker is down.
 
+use crate::keepers::Keepers;
 use crate::service::Service;
 use routing::id::WorkerId;
 use rustix::io::Errno;
-use std::collections::BTreeMap;
 use std::error::Error;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::sync::{Notify, Semaphore};
-use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
 /// A worker that has not answered by then counts as failed: a hung one accepts and says nothing.
@@ -51,12 +50,8 @@ pub enum Question {
     Connect,
 }
 
-/// The task that asks one endpoint.
-struct Asking {
-    task: AbortHandle,
-    /// Remembers one alarm until the task is ready for it.
-    doubt: Arc<Notify>,
-}
+/// The tasks that ask; beside each what remembers one alarm until it is ready for it.
+type Asking = Keepers<Target, Arc<Notify>>;
 
 struct Prober {
     service: Arc<Service>,
@@ -73,25 +68,24 @@ pub async fn run(service: Arc<Service>, interval_ms: u64) -> Result<(), reqwest:
     let prober = Prober { client: client()?, places: Semaphore::new(PROBES_MAX), interval_ms, service };
     let prober = Arc::new(prober);
     let mut members = prober.service.members_changed();
-    let mut tasks = JoinSet::new();
-    let mut running: BTreeMap<Target, Asking> = BTreeMap::new();
+    let mut asking = Asking::default();
     let mut alarms = prober.service.alarms();
     let mut regularly = interval(RECONCILE);
     regularly.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         tokio::select! {
-            _ = regularly.tick() => reconcile(&prober, &mut tasks, &mut running),
+            _ = regularly.tick() => reconcile(&prober, &mut asking),
             // The senders live as long as `prober`.
-            _ = members.changed() => reconcile(&prober, &mut tasks, &mut running),
-            alarm = alarms.recv() => hurry(&running, alarm.ok().as_ref()),
+            _ = members.changed() => reconcile(&prober, &mut asking),
+            alarm = alarms.recv() => hurry(&asking, alarm.ok().as_ref()),
         }
     }
 }
 
 /// Those of one worker; all of them when some alarms were missed.
-fn hurry(running: &BTreeMap<Target, Asking>, worker: Option<&WorkerId>) {
-    let doubted = running.iter().filter(|(target, _)| worker.is_none_or(|worker| target.worker == *worker));
-    doubted.for_each(|(_, asking)| asking.doubt.notify_one());
+fn hurry(asking: &Asking, worker: Option<&WorkerId>) {
+    let doubted = asking.running().filter(|(target, _)| worker.is_none_or(|worker| target.worker == *worker));
+    doubted.for_each(|(_, doubt)| doubt.notify_one());
 }
 
 /// An HTTP client for questions to workers: plain, direct, and patient for no longer than a probe.
@@ -109,23 +103,11 @@ pub(crate) fn client() -> Result<reqwest::Client, reqwest::Error> {
         .build()
 }
 
-fn reconcile(prober: &Arc<Prober>, tasks: &mut JoinSet<()>, running: &mut BTreeMap<Target, Asking>) {
-    let wanted = prober.service.probe_targets();
-    running.retain(|target, asking| {
-        let keep = wanted.contains(target) && !asking.task.is_finished();
-        if !keep {
-            asking.task.abort();
-        }
-        keep
+fn reconcile(prober: &Arc<Prober>, asking: &mut Asking) {
+    asking.settle(&prober.service.probe_targets(), |target| {
+        let doubt = Arc::new(Notify::new());
+        (Arc::clone(prober).keep_asking(target, Arc::clone(&doubt)), doubt)
     });
-    for target in wanted {
-        running.entry(target.clone()).or_insert_with(|| {
-            let doubt = Arc::new(Notify::new());
-            let task = tasks.spawn(Arc::clone(prober).keep_asking(target, Arc::clone(&doubt)));
-            Asking { task, doubt }
-        });
-    }
-    while tasks.try_join_next().is_some() {}
 }
 
 impl Prober {

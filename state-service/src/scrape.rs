@@ -11,16 +11,15 @@ mod tests;
 
 pub use read::{Gauges, Ranks, Reader};
 
+use crate::keepers::Keepers;
 use crate::probe;
 use crate::service::Service;
 use routing::contract::Engine;
 use routing::id::WorkerId;
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::Semaphore;
-use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
 /// An answer that is not whole by then is none.
@@ -108,8 +107,7 @@ pub async fn run(service: Arc<Service>, interval_ms: u64) -> Result<(), reqwest:
         Scraper { client: probe::client()?, places: Semaphore::new(SCRAPES_MAX), interval_ms, service };
     let scraper = Arc::new(scraper);
     let mut members = scraper.service.members_changed();
-    let mut tasks = JoinSet::new();
-    let mut running: BTreeMap<Target, AbortHandle> = BTreeMap::new();
+    let mut keepers = Keepers::default();
     let mut regularly = interval(RECONCILE);
     regularly.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
@@ -118,25 +116,10 @@ pub async fn run(service: Arc<Service>, interval_ms: u64) -> Result<(), reqwest:
             // The sender lives as long as `scraper`.
             _ = members.changed() => {}
         }
-        reconcile(&scraper, &mut tasks, &mut running);
+        keepers.settle(&scraper.service.scrape_targets(), |target| {
+            (Arc::clone(&scraper).keep_scraping(target), ())
+        });
     }
-}
-
-fn reconcile(scraper: &Arc<Scraper>, tasks: &mut JoinSet<()>, running: &mut BTreeMap<Target, AbortHandle>) {
-    let wanted = scraper.service.scrape_targets();
-    running.retain(|target, task| {
-        let keep = wanted.contains(target) && !task.is_finished();
-        if !keep {
-            task.abort();
-        }
-        keep
-    });
-    for target in wanted {
-        running
-            .entry(target.clone())
-            .or_insert_with(|| tasks.spawn(Arc::clone(scraper).keep_scraping(target)));
-    }
-    while tasks.try_join_next().is_some() {}
 }
 
 impl Scraper {

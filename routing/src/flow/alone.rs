@@ -106,11 +106,7 @@ impl RequestFlow {
             return None;
         }
         disown(env, routing);
-        Some(self.refuse(
-            named::refusal(here.pool.phase, Refusal::BoundElsewhere),
-            Counter::NamedRefused,
-            out,
-        ))
+        Some(self.refuse_by(here.pool.phase, Refusal::BoundElsewhere, out))
     }
 
     /// Places a turn by its cached binding or by rendezvous; gives it back when no worker of the pool can serve.

@@ -256,9 +256,7 @@ impl RequestFlow {
         routing.outcome = reply.as_ref().map(|reply| reply.outcome);
         if let Some(refusal) = reply.as_ref().filter(|r| r.outcome == Outcome::Refused).map(|r| r.refusal) {
             let refusal = refusal.unwrap_or(Refusal::WorkerUnavailable);
-            let overloaded = refusal == Refusal::Overloaded;
-            let why = if overloaded { Counter::OverloadRefused } else { Counter::NamedRefused };
-            return self.refuse(named::refusal(here.pool.phase, refusal), why, out);
+            return self.refuse_by(here.pool.phase, refusal, out);
         }
         let Some((reply, slot)) = reply.and_then(|reply| {
             let slot = place::from_target(here, reply.target.as_ref()?, routing.session)?;

@@ -11,6 +11,7 @@ use super::{
     State, choose, finish, named, place, response,
 };
 use crate::contract::{Affinity, OnAllOverloaded, OnOverload, Policy, Refusal};
+use crate::hash::Phase;
 use crate::id::{PoolName, RequestId};
 use crate::page::{self, Record};
 use crate::session::Session;
@@ -19,7 +20,7 @@ use crate::vm::Avoid;
 
 /// Why a bound turn cannot go home now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Barred {
+enum Barred {
     /// Its worker was just unreachable.
     Unreachable,
     /// Its slot is overloaded, or said for how long it is busy.
@@ -57,11 +58,7 @@ impl RequestFlow {
             && here.pool.affinity == Affinity::Hard
             && !choose::keeps(here, slot)
         {
-            return self.refuse(
-                named::refusal(here.pool.phase, Refusal::Excluded),
-                Counter::NamedRefused,
-                out,
-            );
+            return self.refuse_by(here.pool.phase, Refusal::Excluded, out);
         }
         let asks_prefill = match self.choose_prefill(env, here, head, out) {
             Ok(()) => false,
@@ -138,25 +135,18 @@ impl RequestFlow {
         head: &impl Head,
         out: &mut Vec<Effect>,
     ) -> Next {
-        let barred = if placement.exact { None } else { barred(env, here, &placement.slot) };
-        let Some(barred) = barred else { return self.place(env, here, placement, head, out) };
-        if let Barred::Overloaded(busy) = barred
-            && here.pool.on_overload == OnOverload::Refuse
-        {
-            return self.refuse(LocalReply::overloaded(busy), Counter::OverloadRefused, out);
-        }
-        let session = placement.session;
-        let elsewhere = session.and_then(|s| choose::spill(env, here, s, &placement.slot, head));
-        match (elsewhere, barred, here.pool.on_all_overloaded) {
-            (Some(slot), _, _) => {
-                let placement = Placement { slot, why: Counter::Spilled, ..placement };
-                self.place(env, here, placement, head, out)
+        let whither = match placement.session.filter(|_| !placement.exact) {
+            Some(session) => whither(env, here, session, &placement.slot, head),
+            None => Whither::Home,
+        };
+        let placement = match whither {
+            Whither::Home => placement,
+            Whither::Elsewhere(slot) => Placement { slot, why: Counter::Spilled, ..placement },
+            Whither::Nowhere(busy) => {
+                return self.refuse(LocalReply::overloaded(busy), Counter::OverloadRefused, out);
             }
-            (None, Barred::Overloaded(busy), OnAllOverloaded::Refuse) => {
-                self.refuse(LocalReply::overloaded(busy), Counter::OverloadRefused, out)
-            }
-            (None, _, _) => self.place(env, here, placement, head, out),
-        }
+        };
+        self.place(env, here, placement, head, out)
     }
 
     /// A turn beside a first turn that is not answered yet: the same slot.
@@ -188,11 +178,7 @@ impl RequestFlow {
         out: &mut Vec<Effect>,
     ) -> Next {
         if here.pool.rules.policy == Policy::Direct {
-            return self.refuse(
-                named::refusal(here.pool.phase, Refusal::WorkerRequired),
-                Counter::NamedRefused,
-                out,
-            );
+            return self.refuse_by(here.pool.phase, Refusal::WorkerRequired, out);
         }
         match choose::spread(env, here, head) {
             Ok(slot) => {
@@ -241,6 +227,13 @@ impl RequestFlow {
         Next::Continue
     }
 
+    /// Refused for one of the reasons that the service has, too; `phase` is the half that is refused.
+    pub(super) fn refuse_by(&mut self, phase: Phase, why: Refusal, out: &mut Vec<Effect>) -> Next {
+        let overloaded = why == Refusal::Overloaded;
+        let counter = if overloaded { Counter::OverloadRefused } else { Counter::NamedRefused };
+        self.refuse(named::refusal(phase, why), counter, out)
+    }
+
     pub(super) fn refuse(&mut self, reply: LocalReply, why: Counter, out: &mut Vec<Effect>) -> Next {
         self.state = State::Refused;
         out.push(Effect::Count(why));
@@ -253,9 +246,7 @@ impl RequestFlow {
     pub(super) fn nobody(&mut self, here: Here<'_>, why: Nobody, out: &mut Vec<Effect>) -> Next {
         match why {
             Nobody::NoWorker => self.pass(Counter::NoWorker, out),
-            Nobody::Unmet => {
-                self.refuse(named::refusal(here.pool.phase, Refusal::Unmet), Counter::NamedRefused, out)
-            }
+            Nobody::Unmet => self.refuse_by(here.pool.phase, Refusal::Unmet, out),
             Nobody::Overloaded => self.refuse(LocalReply::overloaded(None), Counter::OverloadRefused, out),
         }
     }
@@ -269,11 +260,46 @@ impl RequestFlow {
 }
 
 /// Why a bound turn had better not go home now.
-pub(super) fn barred(env: &Env<'_>, here: Here<'_>, home: &Slot) -> Option<Barred> {
+fn barred(env: &Env<'_>, here: Here<'_>, home: &Slot) -> Option<Barred> {
     match env.vm.troubles.why(env.now, home.hash, home.rank) {
         Some(Avoid::Unreachable) => Some(Barred::Unreachable),
         Some(Avoid::Busy(left)) => Some(Barred::Overloaded(Some(left))),
         None => choose::is_overloaded(env, here, home).then_some(Barred::Overloaded(None)),
+    }
+}
+
+/// Where a turn goes that has a slot of its own.
+pub(super) enum Whither {
+    /// There, also when nobody else is better off.
+    Home,
+    /// Elsewhere this once.
+    Elsewhere(Slot),
+    /// Nowhere: the pool refuses; for so long, if the engine said it.
+    Nowhere(Option<Millis>),
+}
+
+/// Home, unless that is overloaded or was just unreachable: then as the pool has it.
+pub(super) fn whither(
+    env: &mut Env<'_>,
+    here: Here<'_>,
+    session: Session,
+    home: &Slot,
+    head: &impl Head,
+) -> Whither {
+    let busy = match barred(env, here, home) {
+        None => return Whither::Home,
+        Some(Barred::Unreachable) => None,
+        Some(Barred::Overloaded(busy)) => Some(busy),
+    };
+    if let Some(busy) = busy
+        && here.pool.on_overload == OnOverload::Refuse
+    {
+        return Whither::Nowhere(busy);
+    }
+    match (choose::spill(env, here, session, home, head), busy, here.pool.on_all_overloaded) {
+        (Some(slot), _, _) => Whither::Elsewhere(slot),
+        (None, Some(busy), OnAllOverloaded::Refuse) => Whither::Nowhere(busy),
+        (None, _, _) => Whither::Home,
     }
 }
 

@@ -160,7 +160,7 @@ impl RequestFlow {
         out: &mut Vec<Effect>,
     ) -> Next {
         if let Err(why) = known(here, target) {
-            return self.refuse(refusal(here.pool.phase, why), Counter::NamedRefused, out);
+            return self.refuse_by(here.pool.phase, why, out);
         }
         let keeps = here.pool.affinity != Affinity::Off && here.pool.rules.policy != Policy::SessionHash;
         let Some(session) = here.turn.session.filter(|_| keeps) else {

@@ -10,7 +10,7 @@ use super::half::Half;
 use super::place::{self, Choice, Slot};
 use super::seek::{alone, bound, held, unkept};
 use super::{
-    Binding, Counter, Effect, Env, Head, Here, Next, PageChange, Pending, RequestFlow, Turn, named, reference,
+    Binding, Effect, Env, Head, Here, Next, PageChange, Pending, RequestFlow, Turn, named, reference,
 };
 use crate::contract::{Affinity, Cached, Entry, Outcome, Policy, PrefillAsk, Refusal, RouteReply};
 use crate::directory::Pool;
@@ -165,9 +165,7 @@ impl RequestFlow {
 
     /// The prefill half is not served, so the request is not.
     pub(super) fn refuse_prefill(&mut self, why: Refusal, out: &mut Vec<Effect>) -> Next {
-        let overloaded = why == Refusal::Overloaded;
-        let counter = if overloaded { Counter::OverloadRefused } else { Counter::NamedRefused };
-        self.refuse(named::refusal(Phase::Prefill, why), counter, out)
+        self.refuse_by(Phase::Prefill, why, out)
     }
 }
 

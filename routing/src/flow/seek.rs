@@ -3,13 +3,13 @@
 //!
 //! Changes nothing but a binding's time of last use.
 
-use super::decide::{Barred, barred, joined};
+use super::decide::{Whither, joined, whither};
 use super::finish::touch;
 use super::half::Half;
 use super::place::{self, Slot};
 use super::prefill::Unchosen;
 use super::{Binding, Effect, Env, Head, Here, Pending, choose, named};
-use crate::contract::{Affinity, OnAllOverloaded, OnOverload, Policy, Refusal};
+use crate::contract::{Affinity, Policy, Refusal};
 use crate::id::{RequestId, Version};
 use crate::page::{Certainty, Record};
 use crate::session::Session;
@@ -66,17 +66,10 @@ fn or_elsewhere(
     home: Slot,
     head: &impl Head,
 ) -> Result<Slot, Refusal> {
-    let Some(barred) = barred(env, here, &home) else { return Ok(home) };
-    let overloaded = matches!(barred, Barred::Overloaded(_));
-    if overloaded && here.pool.on_overload == OnOverload::Refuse {
-        return Err(Refusal::Overloaded);
-    }
-    match choose::spill(env, here, session, &home, head) {
-        Some(elsewhere) => Ok(elsewhere),
-        None if overloaded && here.pool.on_all_overloaded == OnAllOverloaded::Refuse => {
-            Err(Refusal::Overloaded)
-        }
-        None => Ok(home),
+    match whither(env, here, session, &home, head) {
+        Whither::Home => Ok(home),
+        Whither::Elsewhere(slot) => Ok(slot),
+        Whither::Nowhere(_) => Err(Refusal::Overloaded),
     }
 }
 

@@ -13,6 +13,7 @@ use crate::hash::{self, Phase};
 use crate::header;
 use crate::json::{BodyFields, Progress, Reader};
 use crate::session::{self, Found, Key, Search, Session};
+use std::borrow::Cow;
 
 /// Most bytes of a body in which its model is looked for: what the shipped configs let wait (`request_body_buffer_limit`).
 const MODEL_BYTES_MAX: usize = 16 << 20;
@@ -245,8 +246,8 @@ impl RequestFlow {
 }
 
 /// The pool as part of a session's id, with the model where the listener looks at it.
-pub(super) fn place_of(pool: &Pool, model: Option<&str>) -> String {
-    model.map_or_else(|| pool.name.to_string(), |model| format!("{}/{model}", pool.name))
+fn place_of<'a>(pool: &'a Pool, model: Option<&str>) -> Cow<'a, str> {
+    model.map_or(Cow::Borrowed(pool.name.as_str()), |model| Cow::Owned(format!("{}/{model}", pool.name)))
 }
 
 /// What is asked of the engine, by the path alone: engines take nothing but POST where a path may carry a rank, and reading

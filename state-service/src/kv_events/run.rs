@@ -10,6 +10,7 @@ use super::poll;
 use super::subscriber::{Shared, Source, keep};
 use crate::declare::Host;
 use crate::declare::kv_events::KvAt;
+use crate::keepers::Keepers;
 use crate::probe;
 use crate::service::Service;
 use crate::state::kv_stream::Link;
@@ -19,7 +20,6 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
 /// An answer that is not whole by then is none.
@@ -81,8 +81,7 @@ pub async fn run(service: Arc<Service>) -> Result<(), RunError> {
     let shared = Shared::start(sink, Arc::clone(&service.kv_hub))?;
     let runner = Arc::new(Runner { client: probe::client()?, shared, service });
     let mut members = runner.service.members_changed();
-    let mut tasks = JoinSet::new();
-    let mut running: BTreeMap<Wanted, AbortHandle> = BTreeMap::new();
+    let mut keepers = Keepers::default();
     let mut regularly = interval(RECONCILE);
     regularly.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
@@ -91,65 +90,33 @@ pub async fn run(service: Arc<Service>) -> Result<(), RunError> {
             // The sender lives as long as `runner`.
             _ = members.changed() => {}
         }
-        reconcile(&runner, &mut tasks, &mut running);
+        keepers.settle(&runner.service.kv_wanted(), |wanted| (Arc::clone(&runner).listen(wanted), ()));
     }
 }
 
-fn reconcile(runner: &Arc<Runner>, tasks: &mut JoinSet<()>, running: &mut BTreeMap<Wanted, AbortHandle>) {
-    let wanted = runner.service.kv_wanted();
-    running.retain(|target, task| {
-        let keep = wanted.contains(target) && !task.is_finished();
-        if !keep {
-            task.abort();
-        }
-        keep
-    });
-    for target in wanted {
-        running.entry(target.clone()).or_insert_with(|| tasks.spawn(Arc::clone(runner).listen(target)));
-    }
-    while tasks.try_join_next().is_some() {}
-}
+/// The subscriptions of one endpoint.
+type Listening = Keepers<Source>;
 
-/// The subscriptions of one endpoint; they end when this is dropped.
-#[derive(Default)]
-struct Listening {
-    tasks: JoinSet<()>,
-    sources: BTreeMap<Source, AbortHandle>,
-}
-
-impl Listening {
-    fn settle(&mut self, shared: &Arc<Shared>, wanted: &[Source]) {
-        self.sources.retain(|source, task| {
-            let keep = wanted.contains(source) && !task.is_finished();
-            if !keep {
-                task.abort();
-            }
-            keep
-        });
-        for source in wanted {
-            let start = || self.tasks.spawn(keep(Arc::clone(shared), source.clone()));
-            self.sources.entry(source.clone()).or_insert_with(start);
-        }
-        while self.tasks.try_join_next().is_some() {}
-    }
+fn listen_to(listening: &mut Listening, shared: &Arc<Shared>, sources: Vec<Source>) {
+    listening.settle(&sources.into_iter().collect(), |source| (keep(Arc::clone(shared), source), ()));
 }
 
 impl Runner {
     async fn listen(self: Arc<Self>, wanted: Wanted) {
         let mut listening = Listening::default();
         if let Some(at) = &wanted.at {
-            listening.settle(&self.shared, &declared(&wanted, at));
+            listen_to(&mut listening, &self.shared, declared(&wanted, at));
             return std::future::pending().await;
         }
         let mut pause = ASK_FIRST;
         loop {
             pause = match self.ask(&wanted).await {
                 Some(Told::Ranks(ranks)) => {
-                    listening.settle(&self.shared, &self.told(&wanted, &ranks));
+                    listen_to(&mut listening, &self.shared, self.told(&wanted, &ranks));
                     ASK_AGAIN
                 }
                 Some(Told::Nothing) => {
-                    listening.settle(&self.shared, &[]);
+                    listen_to(&mut listening, &self.shared, Vec::new());
                     self.link_all(&wanted, Link::NotPublished);
                     ASK_AGAIN
                 }
@@ -158,7 +125,7 @@ impl Runner {
                     ASK_FIRST
                 }
                 // What is listened to stays: an engine that is busy, or gone, tells nothing new.
-                Some(Told::NotSaid) | None if !listening.sources.is_empty() => ASK_AGAIN,
+                Some(Told::NotSaid) | None if listening.running().next().is_some() => ASK_AGAIN,
                 Some(Told::NotSaid) | None => {
                     self.link_all(&wanted, Link::Undiscovered);
                     (pause * 2).min(ASK_PAUSE_MAX)
