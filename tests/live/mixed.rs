@@ -25,7 +25,8 @@ fn split() -> [EngineSpec; 4] {
 
 /// A split fleet behind a listener that reads bodies; all four have had work.
 async fn split_world(pool: Value) -> World {
-    let plan = WorldPlan::new(Steering::Agents, &split()).probes_every_ms(0).cold().pool(pool);
+    // Probed as good as never, and scraped: workers that nobody probes are not.
+    let plan = WorldPlan::new(Steering::Agents, &split()).probes_every_ms(60_000).cold().pool(pool);
     let world = plan.start().await.unwrap();
     let (mut n, mut seen) = (0, BTreeSet::new());
     wait_for("work for both halves of the fleet", async || {
