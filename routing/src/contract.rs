@@ -1,10 +1,11 @@
 //! Wire types between filter and service, version 1: `route`, `report`, `watch`.
 //!
 //! Additive only: unknown fields are ignored and unknown words read as the safe one of their kind, so that old meets new. Golden files in `tests/golden/contract/v1` pin them.
-//! Durations are relative milliseconds; ids travel as text; nothing here carries a session key or a prompt.
+//! Durations are relative milliseconds; ids travel as text; nothing here carries a session key, and nothing but [`Prompt`] what a client wrote.
 
 mod explain;
 mod pool;
+mod prompt;
 mod report;
 mod route;
 mod topology;
@@ -15,6 +16,7 @@ pub use pool::{
     Affinity, DEVICE_RATIO_DEFAULT, OnAllOverloaded, OnOverload, Policy, PoolInfo, RANK_PICK_MARGIN,
     RankChoice, RankPick, Ranks, SOFT_MARGIN_PERCENT_DEFAULT, SOFT_SLACK, TTL_DEFAULT, WAIT_MAX, soft_stays,
 };
+pub use prompt::{Overlap, PROMPT_TOKENS_MAX, Prompt};
 pub use report::{
     Entry, InFlight, KeptBinding, PageUpload, REPORT_ENTRIES_MAX, Report, SlotFailure, UPLOAD_BINDINGS_MAX,
 };

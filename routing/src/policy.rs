@@ -46,7 +46,7 @@ pub fn choose(
     chance: Chance,
 ) -> Option<usize> {
     match (rules.policy, session) {
-        (Policy::LeastLoaded, _) => least_loaded(candidates, chance.draw),
+        (Policy::LeastLoaded | Policy::KvAware, _) => least_loaded(candidates, chance.draw),
         (Policy::SessionHash, Some(session)) => rendezvous(candidates, session),
         (Policy::SessionHash, None) | (Policy::Random, _) => uniform(candidates.len(), chance.draw),
         (Policy::RoundRobin, _) => round_robin(candidates.len(), chance.cursor),

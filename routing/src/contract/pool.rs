@@ -47,6 +47,9 @@ pub struct PoolInfo {
     /// Model names it serves: its own and those of its workers, sorted. Empty: whatever is asked for.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub models: Vec<String>,
+    /// A request that the service places should bring its prompt.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub reads_prompt: bool,
 }
 
 /// What becomes of a bound turn whose slot is alive but overloaded (affinity section 4).
@@ -158,6 +161,7 @@ impl PoolInfo {
             on_all_overloaded: OnAllOverloaded::default(),
             in_flight_limit: None,
             models: Vec::new(),
+            reads_prompt: false,
         }
     }
 
@@ -218,6 +222,9 @@ pub enum Policy {
     DeviceAware,
     /// The caller names the target; a session that is bound goes on without naming it.
     Direct,
+    /// The slot where prefilling and decoding the prompt costs least, what its engine caches and carries considered
+    /// (affinity section 11). Only the service knows that: what is placed without it goes by `least_loaded`.
+    KvAware,
     /// Fewest in flight, ties uniform. Also how a policy this build does not know is read.
     #[default]
     #[serde(other)]

@@ -73,6 +73,16 @@ pub enum Entry {
         /// Its pool.
         pool: PoolName,
     },
+    /// A request whose prompt was sent with `route` has its first byte: its prefill is over.
+    Prefilled {
+        /// The request that asked.
+        request: RequestId,
+    },
+    /// A request whose prompt was sent with `route` is over, however it ended: nothing of it loads its slot any more.
+    Ended {
+        /// The request that asked.
+        request: RequestId,
+    },
     /// An attempt on a slot failed, whoever asked.
     SlotFailed {
         /// The slot dialled.

@@ -1,6 +1,6 @@
 //! `route`: one request asks where it goes.
 
-use super::{Caller, Entry, Explained, SessionRef, Target, is_default};
+use super::{Caller, Entry, Explained, Overlap, Prompt, SessionRef, Target, is_default};
 use crate::demand::Demands;
 use crate::id::{Cursor, Epoch, HoldId, PoolName, Rank, RequestId, SessionId, Version, WorkerId};
 use crate::time::Millis;
@@ -54,6 +54,10 @@ pub struct RouteRequest {
     /// The prefill half of the request, in a pool that is split.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prefill: Option<Box<PrefillAsk>>,
+    /// What is to be looked for in the engines' caches, in a pool whose [`super::PoolInfo::reads_prompt`] says so. Its load is
+    /// booked where it goes until [`Entry::Ended`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prompt: Option<Box<Prompt>>,
     /// Nothing is created, refreshed or counted: only the decision is wanted, in [`RouteReply::explained`].
     #[serde(default, skip_serializing_if = "is_default")]
     pub dry_run: bool,
@@ -76,6 +80,7 @@ impl RouteRequest {
             wait_ms: Millis(0),
             alias: None,
             prefill: None,
+            prompt: None,
             dry_run: false,
         }
     }
@@ -178,6 +183,9 @@ pub struct RouteReply {
     /// The prefill half, if one was asked for; itself without one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prefill: Option<Box<RouteReply>>,
+    /// How much of the prompt is cached at the target, where that was looked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub overlap: Option<Overlap>,
     /// How it came about, for [`RouteRequest::dry_run`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub explained: Option<Explained>,
@@ -200,6 +208,7 @@ impl RouteReply {
             reason: reason.to_owned(),
             session: None,
             prefill: None,
+            overlap: None,
             explained: None,
         }
     }

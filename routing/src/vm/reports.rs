@@ -29,6 +29,8 @@ enum Subject {
     Alias(SessionId),
     /// Each request that failed owns its own hold.
     Failed(SessionId, RequestId),
+    /// What has ended needs no telling that it began.
+    Booked(RequestId),
 }
 
 fn subject(entry: &Entry) -> Option<Subject> {
@@ -38,6 +40,7 @@ fn subject(entry: &Entry) -> Option<Subject> {
         Entry::Released { session, .. } => Some(Subject::Released(session.id)),
         Entry::Alias { alias, .. } => Some(Subject::Alias(*alias)),
         Entry::Failed { session, request, .. } => Some(Subject::Failed(session.id, *request)),
+        Entry::Prefilled { request } | Entry::Ended { request } => Some(Subject::Booked(*request)),
         Entry::SlotFailed { .. } | Entry::SlotAnswered { .. } | Entry::VmGone { .. } | Entry::Unknown => None,
     }
 }

@@ -100,6 +100,8 @@ fn entry(entry: &Entry) -> String {
         Entry::SlotFailed { target: to, failure, count } => {
             format!("slot {} failed x{count}: {failure:?}", target(to))
         }
+        Entry::Prefilled { request } => format!("prefilled r{}", request.0),
+        Entry::Ended { request } => format!("ended r{}", request.0),
         Entry::SlotAnswered { target: to } => format!("slot {} answered", target(to)),
     }
 }

@@ -8,7 +8,7 @@ use routing::contract::{
     SOFT_MARGIN_PERCENT_DEFAULT, TTL_DEFAULT, WAIT_MAX,
 };
 
-pub(super) const POLICIES: &[(&str, Policy); 7] = &[
+pub(super) const POLICIES: &[(&str, Policy); 8] = &[
     ("least_loaded", Policy::LeastLoaded),
     ("session_hash", Policy::SessionHash),
     ("round_robin", Policy::RoundRobin),
@@ -16,6 +16,7 @@ pub(super) const POLICIES: &[(&str, Policy); 7] = &[
     ("power_of_two", Policy::PowerOfTwo),
     ("device_aware", Policy::DeviceAware),
     ("direct", Policy::Direct),
+    ("kv_aware", Policy::KvAware),
 ];
 pub(super) const AFFINITIES: &[(&str, Affinity); 3] =
     &[("hard", Affinity::Hard), ("soft", Affinity::Soft), ("off", Affinity::Off)];

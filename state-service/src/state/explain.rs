@@ -93,7 +93,7 @@ impl State {
         let turn = verdict.turn.unwrap_or_else(|| self.next_turn(asked));
         let pair = drawn_pair(candidates.len(), asked.draw);
         let score = |(at, one): (usize, &Candidate)| match (policy, asked.session_id()) {
-            (Policy::LeastLoaded | Policy::DeviceAware, _) => Some(one.load),
+            (Policy::LeastLoaded | Policy::DeviceAware | Policy::KvAware, _) => Some(one.load),
             (Policy::PowerOfTwo, _) => {
                 let drawn = pair.is_some_and(|(first, second)| at == first || Some(at) == second);
                 drawn.then_some(one.load)

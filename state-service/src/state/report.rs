@@ -92,6 +92,8 @@ impl State {
                 self.observe_slot(now, &worker, Observation::Answered { rank });
             }
             Entry::Alias { alias, session, pool } => self.alias_told(now, alias, session, &pool),
+            // Nothing is booked yet.
+            Entry::Prefilled { .. } | Entry::Ended { .. } => {}
             Entry::VmGone { vm: dead } => self.vm_gone(vm, dead),
             Entry::Unknown => self.counters.entry_unknown += 1,
         }

@@ -110,9 +110,12 @@ impl State {
             | Entry::Released { session, .. } => about_session(session.id),
             Entry::Alias { alias: told, .. } => alias == Some(*told),
             // Slots are counted once, from the report.
-            Entry::SlotFailed { .. } | Entry::SlotAnswered { .. } | Entry::VmGone { .. } | Entry::Unknown => {
-                false
-            }
+            Entry::SlotFailed { .. }
+            | Entry::SlotAnswered { .. }
+            | Entry::Prefilled { .. }
+            | Entry::Ended { .. }
+            | Entry::VmGone { .. }
+            | Entry::Unknown => false,
         };
         for entry in unsent.iter().filter(concerns) {
             self.take_entry(now, vm, entry.clone());

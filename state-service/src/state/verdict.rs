@@ -189,6 +189,7 @@ const fn policy_word(policy: Policy) -> &'static str {
         Policy::PowerOfTwo => "power_of_two",
         Policy::DeviceAware => "device_aware",
         Policy::Direct => "direct",
+        Policy::KvAware => "kv_aware",
         Policy::SessionHash => "session_hash",
     }
 }
