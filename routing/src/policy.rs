@@ -2,6 +2,8 @@
 //!
 //! Callers sort candidates by worker id and have filtered them already (state, model, overload). Ranks are not chosen here.
 
+pub mod kv;
+
 use crate::contract::{Device, Policy};
 use crate::hash::{rendezvous_beats, rendezvous_cost, rendezvous_draw};
 use crate::id::SessionId;
