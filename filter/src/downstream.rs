@@ -202,7 +202,7 @@ impl HttpContext for Downstream {
             std::process::abort();
         }
         vm::with(vm::Shared::refresh);
-        let live = Live { body_follows: !end };
+        let live = Live::head(!end);
         let (next, effects) = self.step(|flow, env, out| flow.head(env, &live, out));
         let mut next = self.run(effects, next.unwrap_or(Next::Continue));
         if next == Next::Read && !self.may_wait() {

@@ -29,6 +29,7 @@ unsafe extern "C" {
         data: *mut *mut u8,
         size: *mut usize,
     ) -> u32;
+    fn proxy_get_header_map_pairs(map: u32, data: *mut *mut u8, size: *mut usize) -> u32;
     fn proxy_replace_header_map_value(
         map: u32,
         key: *const u8,
@@ -92,6 +93,12 @@ fn bytes(call: impl FnOnce(*mut *mut u8, *mut usize) -> u32) -> Option<Vec<u8>> 
 fn header(map: u32, name: &str) -> Option<Vec<u8>> {
     // SAFETY: name is a live slice; out-pointers are ours.
     bytes(|data, size| unsafe { proxy_get_header_map_value(map, name.as_ptr(), name.len(), data, size) })
+}
+
+/// All headers of the request, as [`routing::pairs::Pairs`] reads them.
+pub(crate) fn request_headers() -> Option<Vec<u8>> {
+    // SAFETY: out-pointers are ours.
+    bytes(|data, size| unsafe { proxy_get_header_map_pairs(REQUEST_HEADERS, data, size) })
 }
 
 pub(crate) fn request_header(name: &str) -> Option<Vec<u8>> {

@@ -22,6 +22,7 @@ pub mod header;
 pub mod id;
 pub mod json;
 pub mod page;
+pub mod pairs;
 pub mod penalty;
 pub mod policy;
 pub mod rewrite;
