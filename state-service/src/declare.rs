@@ -11,6 +11,7 @@ mod table;
 #[cfg(test)]
 mod tests;
 mod unique;
+mod url;
 
 use address::ADDRESS_ALLOWED;
 pub use address::{Address, AddressError, Host};
@@ -18,6 +19,7 @@ pub use fields::{Fault, Faults};
 pub(crate) use fields::{Fields, document};
 pub use table::fields;
 pub(crate) use table::{integer, words};
+pub use url::Told;
 
 pub use routing::contract::Device;
 use routing::contract::{Engine, RankIn, RankNumbering};
@@ -45,6 +47,8 @@ pub const TEXT_BYTES_MAX: usize = 256;
 pub const WEIGHT_MAX: u32 = 1000;
 /// Longest engine version, in bytes.
 pub const VERSION_BYTES_MAX: usize = 64;
+/// Most tokens a block that an engine may tell.
+pub const BLOCK_SIZE_MAX: u32 = 1 << 20;
 /// Largest limit of requests in flight on one slot.
 pub const IN_FLIGHT_LIMIT_MAX: u32 = 1_000_000;
 
@@ -59,6 +63,11 @@ pub struct WorkerSpec {
     pub models: Vec<String>,
     /// Its engine; decides how ranks are counted when an endpoint does not say.
     pub engine: Engine,
+    /// Whether it was declared by its URL alone: then its engine is asked for ranks, version and block size, and what is here of them
+    /// is what it told last.
+    pub by_url: bool,
+    /// Tokens a block of its cache, as its engine told; only of one that is asked.
+    pub block_size: Option<u32>,
     /// 1..=[`ENDPOINTS_MAX`] addresses whose rank ranges join without gap or overlap.
     pub endpoints: Vec<EndpointSpec>,
     /// Share in weighted choices, 1..=1000, default 1.
@@ -142,7 +151,12 @@ pub(crate) fn worker(value: &Value, path: &str, id: Option<&str>, faults: &mut F
     let pool = pool.or_else(|| PoolName::parse(POOL_DEFAULT).ok());
     let models = fields.texts(faults, table::MODELS.name(), TEXTS_MAX, TEXT_BYTES_MAX);
     let engine = fields.word(faults, &table::ENGINE, json::ENGINES);
-    let endpoints = endpoints(&mut fields, engine, faults);
+    let url = fields.parsed(faults, table::URL.name(), url::URL_ALLOWED, url::parse);
+    let block_size = fields.optional_number(faults, table::BLOCK_SIZE.name(), 1..=BLOCK_SIZE_MAX);
+    let endpoints = match fields.has(table::URL.name()) {
+        true => endpoint_of_url(&mut fields, url.as_ref(), engine, faults),
+        false => endpoints(&mut fields, engine, faults),
+    };
     let weight = fields.integer(faults, &table::WEIGHT);
     let device = fields.word(faults, &table::DEVICE, json::DEVICES);
     let phase = fields.word(faults, &table::PHASE, json::PHASES);
@@ -159,6 +173,8 @@ pub(crate) fn worker(value: &Value, path: &str, id: Option<&str>, faults: &mut F
         pool: pool?,
         models,
         engine,
+        by_url: url.is_some(),
+        block_size,
         endpoints,
         weight,
         device,
@@ -216,6 +232,29 @@ fn endpoints(fields: &mut Fields<'_>, engine: Engine, faults: &mut Faults) -> Ve
     endpoints
 }
 
+/// The one endpoint of a worker that is asked; its ranks may be given too, as they were told earlier.
+fn endpoint_of_url(
+    fields: &mut Fields<'_>,
+    url: Option<&Address>,
+    engine: Engine,
+    faults: &mut Faults,
+) -> Vec<EndpointSpec> {
+    let given = match fields.take("endpoints") {
+        Some(_) => endpoints(fields, engine, faults),
+        None => Vec::new(),
+    };
+    let Some(address) = url.cloned() else { return given };
+    match given.as_slice() {
+        [] => {}
+        [one] if one.address == address && one.tls.is_none() => return given,
+        _ => {
+            let problem = "is not the address of the only endpoint given".to_owned();
+            faults.add(&fields.at(table::URL.name()), problem, "a URL, or endpoints");
+        }
+    }
+    vec![EndpointSpec { address, rank_numbering: numbering_of(engine), dp_start: 0, dp_size: 1, tls: None }]
+}
+
 fn endpoint(value: &Value, path: &str, engine: Engine, faults: &mut Faults) -> Option<EndpointSpec> {
     let mut fields = Fields::open(path, value, faults)?;
     let address = fields.required(faults, table::ADDRESS.name(), ADDRESS_ALLOWED, Address::parse);
@@ -236,12 +275,16 @@ fn endpoint(value: &Value, path: &str, engine: Engine, faults: &mut Faults) -> O
     Some(EndpointSpec { address: address?, rank_numbering, dp_start, dp_size, tls })
 }
 
-fn numbering(fields: &mut Fields<'_>, engine: Engine, faults: &mut Faults) -> RankNumbering {
-    let default = match engine {
+const fn numbering_of(engine: Engine) -> RankNumbering {
+    match engine {
         Engine::Vllm | Engine::Sglang => RankNumbering::Global,
         Engine::Trtllm | Engine::Custom => RankNumbering::None,
-    };
-    let stated = fields.choice_or(faults, table::RANK_NUMBERING.name(), json::NUMBERINGS, default);
+    }
+}
+
+fn numbering(fields: &mut Fields<'_>, engine: Engine, faults: &mut Faults) -> RankNumbering {
+    let stated =
+        fields.choice_or(faults, table::RANK_NUMBERING.name(), json::NUMBERINGS, numbering_of(engine));
     if engine == Engine::Trtllm && stated != RankNumbering::None {
         faults.add(
             &fields.at(table::RANK_NUMBERING.name()),

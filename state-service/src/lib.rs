@@ -23,5 +23,6 @@ pub mod serve;
 pub mod service;
 pub mod state;
 pub mod tokenize;
+pub mod told;
 pub mod xds;
 pub mod xds_files;

@@ -103,6 +103,28 @@ pub(crate) fn client() -> Result<reqwest::Client, reqwest::Error> {
         .build()
 }
 
+/// A whole answer of a worker. `None`: there is none; empty: it says no, or more than `bytes_max`.
+pub(crate) async fn get(
+    client: &reqwest::Client,
+    (dial, authority): (&str, &str),
+    path: &str,
+    bytes_max: usize,
+) -> Option<Vec<u8>> {
+    let url = format!("http://{dial}{path}");
+    let mut response = client.get(url).header(reqwest::header::HOST, authority).send().await.ok()?;
+    if !response.status().is_success() {
+        return Some(Vec::new());
+    }
+    let mut body = Vec::new();
+    while let Some(chunk) = response.chunk().await.ok()? {
+        if body.len() + chunk.len() > bytes_max {
+            return Some(Vec::new());
+        }
+        body.extend_from_slice(&chunk);
+    }
+    Some(body)
+}
+
 fn reconcile(prober: &Arc<Prober>, asking: &mut Asking) {
     asking.settle(&prober.service.probe_targets(), |target| {
         let doubt = Arc::new(Notify::new());

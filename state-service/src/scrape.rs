@@ -4,7 +4,7 @@
 //! answer, is asked ever less often. TLS endpoints are not scraped: only Envoy can check their certificates.
 
 mod read;
-mod text;
+pub(crate) mod text;
 
 #[cfg(test)]
 mod tests;

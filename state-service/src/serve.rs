@@ -9,7 +9,7 @@ use crate::http::{
 };
 use crate::persist::Store;
 use crate::service::{Service, Setup};
-use crate::{probe, resolve, scrape, xds_files};
+use crate::{probe, resolve, scrape, told, xds_files};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::json;
 use std::future::Future;
@@ -172,6 +172,8 @@ fn start_tasks(args: &ServeArgs, service: &Arc<Service>) -> JoinSet<()> {
     }
     let listening = own(service);
     tasks.spawn(keep("kv events", move || kv_events(own(&listening))));
+    let asking = own(service);
+    tasks.spawn(keep("told", move || ask_all(own(&asking))));
     let probe_ms = args.probe_interval_ms;
     if probe_ms > 0 {
         tasks.spawn(keep("probe", move || probe_all(own(&probing), probe_ms)));
@@ -222,6 +224,12 @@ async fn probe_all(service: Arc<Service>, interval_ms: u64) {
 async fn kv_events(service: Arc<Service>) {
     if let Err(error) = crate::kv_events::run::run(service).await {
         tracing::error!(%error, "no KV events");
+    }
+}
+
+async fn ask_all(service: Arc<Service>) {
+    if let Err(error) = told::run(service).await {
+        tracing::error!(%error, "workers declared by their URL are not asked");
     }
 }
 

@@ -113,7 +113,7 @@ fn every_fault_is_told_at_once_with_its_path() {
             "listen": "0.0.0.0",
         }),
         &expect![[r#"
-            pools[0].policy: "fastest" is not known (allowed: least_loaded, session_hash, round_robin, random, power_of_two, device_aware, direct)
+            pools[0].policy: "fastest" is not known (allowed: least_loaded, session_hash, round_robin, random, power_of_two, device_aware, direct, kv_aware)
             pools[0].affinity: "warm" is not known (allowed: hard, soft, off)
             pools[0].ttl_s: 0 is out of range (allowed: a whole number in 1..=31536000)
             pools[1].ttl: unknown field (allowed: name, policy, affinity, ttl_s, device_ratio, rank, rank_pick, soft_margin_percent, on_overload, wait_ms, on_all_overloaded, in_flight_limit, models, tokens)

@@ -106,6 +106,11 @@ impl<'a> Fields<'a> {
         if self.path.is_empty() { name.to_owned() } else { format!("{}.{name}", self.path) }
     }
 
+    /// Whether the field is given; `null` counts as absent.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.map.get(name).is_some_and(|value| !value.is_null())
+    }
+
     /// The field's value; `null` counts as absent.
     pub(crate) fn take(&mut self, name: &'static str) -> Option<&'a Value> {
         self.known.push(name);

@@ -24,7 +24,7 @@ fn word<T: PartialEq>(words: &[(&'static str, T)], wanted: &T) -> &'static str {
 }
 
 pub(super) fn worker(spec: &WorkerSpec) -> Value {
-    json!({
+    let mut value = json!({
         "id": spec.id,
         "pool": spec.pool,
         "models": spec.models,
@@ -38,7 +38,12 @@ pub(super) fn worker(spec: &WorkerSpec) -> Value {
         "rank_in": word(RANKS_IN, &spec.rank_in),
         "in_flight_limit": spec.in_flight_limit,
         "kv_events": super::kv_events::to_json(&spec.kv_events),
-    })
+    });
+    if let (true, Some(endpoint), Some(map)) = (spec.by_url, spec.endpoints.first(), value.as_object_mut()) {
+        map.insert("url".to_owned(), json!(super::url::to_text(&endpoint.address)));
+        map.insert("block_size".to_owned(), json!(spec.block_size));
+    }
+    value
 }
 
 fn endpoint(spec: &EndpointSpec) -> Value {

@@ -2,8 +2,8 @@
 //! documentation the rest.
 
 use super::{
-    ADDRESS_ALLOWED, DP_START_MAX, ENDPOINTS_MAX, IN_FLIGHT_LIMIT_MAX, NAME_ALLOWED, RANKS_MAX,
-    TEXT_BYTES_MAX, TEXTS_MAX, VERSION_BYTES_MAX, WEIGHT_MAX, json,
+    ADDRESS_ALLOWED, BLOCK_SIZE_MAX, DP_START_MAX, ENDPOINTS_MAX, IN_FLIGHT_LIMIT_MAX, NAME_ALLOWED,
+    RANKS_MAX, TEXT_BYTES_MAX, TEXTS_MAX, VERSION_BYTES_MAX, WEIGHT_MAX, json,
 };
 use routing::config::{Field, Kind};
 
@@ -40,8 +40,14 @@ macro_rules! declare {
 declare! {
     ID: "id", Kind::Form { forms: NAME_ALLOWED }, "stable across restarts of the engine; in `PUT` the path says it", "";
     POOL: "pool", Kind::Form { forms: NAME_ALLOWED }, "the pool it belongs to; left out: `default`", "";
+    URL: "url", Kind::Form { forms: super::url::URL_ALLOWED },
+        "instead of `endpoints`, of a vLLM or SGLang that serves without TLS: ranks, engine version and block size are read from it \
+         (`/kv_event_sources`, `/metrics`, `/server_info`, `/version`), again every 10 s; until it answers it is one rank",
+        "three small requests to the worker every 10 s";
+    BLOCK_SIZE: "block_size", Kind::Form { forms: "a whole number in 1..=1048576" },
+        "tokens a block, as the engine behind `url` told; not for you to say", "";
     ADDRESS: "endpoints[].address", Kind::Form { forms: ADDRESS_ALLOWED },
-        "where Envoy dials it, and probes and scrapes go; must be given, for 1..=64 endpoints", "";
+        "where Envoy dials it, and probes and scrapes go; must be given, for 1..=64 endpoints, unless `url` is", "";
     DP_SIZE: "endpoints[].dp_size", integer(1, 1, RANKS_MAX, "ranks"),
         "ranks behind it: the engine's data-parallel size on this endpoint", "";
     DP_START: "endpoints[].dp_start", integer(0, 0, DP_START_MAX, "rank"),
@@ -75,5 +81,9 @@ declare! {
 
 // What the forms above say in words.
 const _: () = assert!(
-    ENDPOINTS_MAX == 64 && TEXTS_MAX == 64 && TEXT_BYTES_MAX == 256 && IN_FLIGHT_LIMIT_MAX == 1_000_000
+    BLOCK_SIZE_MAX == 1_048_576
+        && ENDPOINTS_MAX == 64
+        && TEXTS_MAX == 64
+        && TEXT_BYTES_MAX == 256
+        && IN_FLIGHT_LIMIT_MAX == 1_000_000
 );

@@ -89,7 +89,7 @@ fn every_fault_is_told_at_once_with_its_path() {
             weight: 0 is out of range (allowed: a whole number in 1..=1000)
             device: is a number (allowed: accelerator, cpu)
             labels.a: is a number (allowed: a string)
-            colour: unknown field (allowed: id, pool, models, engine, endpoints, weight, device, phase, labels, engine_version, rank_in, in_flight_limit, kv_events)"#]],
+            colour: unknown field (allowed: id, pool, models, engine, url, block_size, endpoints, weight, device, phase, labels, engine_version, rank_in, in_flight_limit, kv_events)"#]],
     );
 }
 

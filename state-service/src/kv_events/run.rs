@@ -168,30 +168,15 @@ impl Runner {
         };
         let mut answered = None;
         for (path, read) in questions {
-            let body = timeout(ASK_TIMEOUT, self.get(wanted, path)).await.ok().flatten();
+            let to = (wanted.dial.as_str(), wanted.authority.as_str());
+            let answer = probe::get(&self.client, to, path, ANSWER_BYTES_MAX);
+            let body = timeout(ASK_TIMEOUT, answer).await.ok().flatten();
             answered = body.map(|body| read(&body)).or(answered);
             if !matches!(answered, None | Some(Told::NotSaid)) {
                 break;
             }
         }
         answered
-    }
-
-    async fn get(&self, wanted: &Wanted, path: &str) -> Option<Vec<u8>> {
-        let url = format!("http://{}{path}", wanted.dial);
-        let request = self.client.get(url).header(reqwest::header::HOST, &wanted.authority);
-        let mut response = request.send().await.ok()?;
-        if !response.status().is_success() {
-            return Some(Vec::new());
-        }
-        let mut body = Vec::new();
-        while let Some(chunk) = response.chunk().await.ok()? {
-            if body.len() + chunk.len() > ANSWER_BYTES_MAX {
-                return Some(Vec::new());
-            }
-            body.extend_from_slice(&chunk);
-        }
-        Some(body)
     }
 }
 

@@ -7,9 +7,9 @@ pub(super) const LINE_BYTES_MAX: usize = 16 << 10;
 
 /// One sample of a series.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Sample<'a> {
+pub(crate) struct Sample<'a> {
     /// Name of its family.
-    pub(super) name: &'a str,
+    pub(crate) name: &'a str,
     labels: &'a str,
     /// As written; may be no number.
     pub(super) value: f64,
@@ -17,7 +17,7 @@ pub(super) struct Sample<'a> {
 
 impl<'a> Sample<'a> {
     /// `name{label="value",…} value [timestamp]`; `None` for comments and whatever else is no sample.
-    pub(super) fn parse(line: &'a str) -> Option<Self> {
+    pub(crate) fn parse(line: &'a str) -> Option<Self> {
         let line = line.trim();
         let end = line.find(|c: char| c == '{' || c.is_ascii_whitespace())?;
         let (name, rest) = line.split_at_checked(end)?;
@@ -33,7 +33,7 @@ impl<'a> Sample<'a> {
     }
 
     /// A label's value as written, escapes included.
-    pub(super) fn label(&self, name: &str) -> Option<&'a str> {
+    pub(crate) fn label(&self, name: &str) -> Option<&'a str> {
         let mut rest = self.labels;
         loop {
             let (key, value, after) = next_label(rest)?;

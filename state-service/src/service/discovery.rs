@@ -1,13 +1,15 @@
 //! The service towards Envoy's discovery, probes and name resolution: what they should look at, and what they found.
 
 use super::Service;
-use crate::declare::Host;
+use crate::declare::{Host, Told};
 use crate::http::problem::Problem;
 use crate::probe::{Question, Target};
 use crate::resolve::Name;
 use crate::scrape;
 use crate::state::{Command, Endpoint, Worker, XdsResource};
+use crate::told;
 use crate::xds::{self, DiscoveryRequest, ErrorDetail, Member, Resource};
+use routing::contract::Engine;
 use routing::header::cluster::POOL_PREFIX;
 use routing::id::{PoolName, WorkerId};
 use std::collections::BTreeSet;
@@ -94,6 +96,18 @@ impl Service {
         self.apply(Command::Gauges { worker, endpoint, slots, strays });
     }
 
+    /// Every endpoint whose engine is asked what it is.
+    pub fn asked(&self) -> BTreeSet<told::Asked> {
+        self.lock().workers().flat_map(|worker| each_endpoint(worker, asked)).flatten().collect()
+    }
+
+    /// Takes what an engine told of itself.
+    pub fn told(&self, asked: &told::Asked, told: Told) {
+        let (worker, address) = (asked.worker.clone(), asked.address.clone());
+        // A refusal means that the worker went away meanwhile.
+        self.apply(Command::Told { worker, address, told });
+    }
+
     /// Every declared host name.
     pub fn names(&self) -> Vec<Name> {
         self.lock().workers().flat_map(|worker| each_endpoint(worker, name)).flatten().collect()
@@ -174,6 +188,17 @@ fn scraped(worker: &Worker, index: usize, endpoint: &Endpoint) -> Option<scrape:
         authority,
         path: scrape::path(worker.spec().engine),
         ranks: scrape::Ranks::from(&endpoint.spec),
+    })
+}
+
+/// `TensorRT-LLM` tells nothing of it, and what is custom nothing that we could read.
+fn asked(worker: &Worker, _: usize, endpoint: &Endpoint) -> Option<told::Asked> {
+    let asked = worker.spec().by_url && matches!(worker.spec().engine, Engine::Vllm | Engine::Sglang);
+    let address = endpoint.spec.address.clone();
+    asked.then(|| told::Asked {
+        worker: worker.id().clone(),
+        dial: endpoint.resolved.map_or_else(|| address.to_string(), |address| address.to_string()),
+        address,
     })
 }
 

@@ -2,7 +2,7 @@
 
 use super::gauges::SlotGauges;
 use super::kv_stream::{Attempt, Input, Link};
-use crate::declare::WorkerSpec;
+use crate::declare::{Address, Told, WorkerSpec};
 use routing::contract::{PageUpload, Report, RouteReply, RouteRequest, WatchQuery, WatchReply};
 use routing::id::{PoolName, SessionId, WorkerId};
 use routing::time::Millis;
@@ -15,6 +15,15 @@ pub enum Command {
     PutWorker {
         /// The declaration.
         spec: WorkerSpec,
+    },
+    /// What the engine of a worker that is declared by its URL told of itself. Of another worker it is ignored.
+    Told {
+        /// The worker.
+        worker: WorkerId,
+        /// Whom was asked.
+        address: Address,
+        /// What it told.
+        told: Told,
     },
     /// Forgets a worker; its sessions re-bind on their next turn.
     RemoveWorker {

@@ -8,7 +8,7 @@ use super::health::Observation;
 use super::slots::needed;
 use super::workers::{Worker, cluster_name};
 use crate::config::OtherPools;
-use crate::declare::{Address, POOL_DEFAULT, WorkerSpec};
+use crate::declare::{Address, POOL_DEFAULT, Told, WorkerSpec};
 use routing::contract::{PoolInfo, WorkerState, WorkerStatus};
 use routing::hash::worker_hash;
 use routing::id::{PoolName, WorkerId};
@@ -17,6 +17,34 @@ use std::net::SocketAddr;
 
 impl State {
     pub(super) fn put_worker(
+        &mut self,
+        now: Timestamp,
+        mut spec: WorkerSpec,
+        out: &mut Vec<Effect>,
+    ) -> Result<Declared, StateError> {
+        if let Some(known) = self.workers.by_id(&spec.id) {
+            spec.keep_told(&known.spec);
+        }
+        self.put_spec(now, spec, out)
+    }
+
+    /// Takes what an engine told of itself, as if it had been declared.
+    pub(super) fn told(
+        &mut self,
+        now: Timestamp,
+        id: &WorkerId,
+        address: &Address,
+        told: &Told,
+        out: &mut Vec<Effect>,
+    ) -> Result<(), StateError> {
+        let mut spec = self.worker_mut(id)?.spec.clone();
+        match spec.take_told(address, told) {
+            true => self.put_spec(now, spec, out).map(drop),
+            false => Ok(()),
+        }
+    }
+
+    fn put_spec(
         &mut self,
         now: Timestamp,
         spec: WorkerSpec,

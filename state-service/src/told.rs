@@ -1,0 +1,97 @@
+//! Asks each worker that is declared by its URL alone what it is: engine, version, ranks, block size. Tells the state, which decides.
+//!
+//! One task a worker. It asks soon and often until the engine answers, then now and then: a restart may bring other ranks.
+
+mod read;
+
+use crate::declare::{Address, Told};
+use crate::keepers::Keepers;
+use crate::probe;
+use crate::service::Service;
+use read::Answers;
+use routing::id::WorkerId;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
+
+/// An answer that is not whole by then is none.
+const ASK_TIMEOUT: Duration = Duration::from_secs(2);
+/// Most of an answer that is read.
+const ANSWER_BYTES_MAX: usize = 4 << 20;
+/// Between two rounds of questions to an engine that told.
+const ASK_AGAIN: Duration = Duration::from_secs(10);
+/// The first and the longest pause before another round to one that did not.
+const ASK_FIRST: Duration = Duration::from_millis(250);
+const ASK_PAUSE_MAX: Duration = Duration::from_secs(5);
+/// Tasks are compared with the declared workers at least this often, so that one that died is started again.
+const RECONCILE: Duration = Duration::from_secs(5);
+
+/// One engine to ask.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Asked {
+    /// Its worker.
+    pub worker: WorkerId,
+    /// As declared; also for the `host` header.
+    pub address: Address,
+    /// `host:port` to dial: resolved where possible.
+    pub dial: String,
+}
+
+/// Asks until the service stops.
+///
+/// # Errors
+/// When no HTTP client can be made.
+pub async fn run(service: Arc<Service>) -> Result<(), reqwest::Error> {
+    let client = probe::client()?;
+    let mut members = service.members_changed();
+    let mut keepers = Keepers::default();
+    let mut regularly = interval(RECONCILE);
+    regularly.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            _ = regularly.tick() => {}
+            // The sender lives as long as `service`.
+            _ = members.changed() => {}
+        }
+        keepers
+            .settle(&service.asked(), |asked| (keep_asking(Arc::clone(&service), client.clone(), asked), ()));
+    }
+}
+
+async fn keep_asking(service: Arc<Service>, client: reqwest::Client, asked: Asked) {
+    let mut pause = ASK_FIRST;
+    let mut last = None;
+    loop {
+        let told = ask(&client, &asked).await;
+        pause = if told.is_some() { ASK_AGAIN } else { (pause * 2).min(ASK_PAUSE_MAX) };
+        if told.is_some() && told != last {
+            tracing::info!(worker = %asked.worker, ?told, "an engine told what it is");
+            last.clone_from(&told);
+        }
+        if let Some(told) = told {
+            service.told(&asked, told);
+        }
+        let pause_ms = u64::try_from(pause.as_millis()).unwrap_or(u64::MAX);
+        sleep(Duration::from_millis(service.chance.jittered(pause_ms).0)).await;
+    }
+}
+
+/// `None`: it did not answer, or with nothing that is known of vLLM or SGLang.
+async fn ask(client: &reqwest::Client, asked: &Asked) -> Option<Told> {
+    let authority = asked.address.to_string();
+    let get = async |path| {
+        let answer = probe::get(client, (&asked.dial, &authority), path, ANSWER_BYTES_MAX);
+        timeout(ASK_TIMEOUT, answer).await.ok().flatten()
+    };
+    // Whoever does not answer the first question is not asked the others.
+    let mut answers = Answers { sources: get("/kv_event_sources").await?, ..Answers::default() };
+    answers.metrics = get("/metrics").await?;
+    answers.version = get("/version").await?;
+    if !answers.are_of_vllm() {
+        answers.info = get("/server_info").await?;
+        if answers.info.is_empty() {
+            answers.info = get("/get_server_info").await?;
+        }
+    }
+    answers.told()
+}
