@@ -1,6 +1,7 @@
 //! The command line: what may be asked and which askings are refused before anything starts. Starts nothing itself.
 
 use crate::auth::{Token, TokenError};
+use crate::replay::ReplayArgs;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use routing::hash::{self, Phase};
 use routing::id::{NameError, PoolName};
@@ -25,6 +26,8 @@ pub enum Command {
     Hash(HashArgs),
     /// Print what would become of a request, and why: its key, who might serve, who was left out, who was chosen.
     Explain(ExplainArgs),
+    /// Replay a recorded trace in simulated time, and print how much of its prompts a placement would have found cached.
+    Replay(ReplayArgs),
 }
 
 /// How the state service runs.

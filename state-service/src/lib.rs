@@ -17,6 +17,7 @@ pub mod kv_events;
 pub mod metrics;
 pub mod persist;
 pub mod probe;
+pub mod replay;
 pub mod resolve;
 pub mod scrape;
 pub mod serve;

@@ -2,6 +2,7 @@
 
 use clap::Parser;
 use state_service::cli::{Cli, Command, ExplainArgs, HashArgs, LogFormat, ServeArgs, hash_lines};
+use state_service::replay::{self, ReplayArgs};
 use state_service::{ask, serve};
 use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
@@ -15,6 +16,7 @@ fn main() -> ExitCode {
         Command::Serve(args) => run(&args),
         Command::Hash(args) => hash(&args),
         Command::Explain(args) => explain(&args),
+        Command::Replay(args) => replay(&args),
     }
 }
 
@@ -26,6 +28,21 @@ fn explain(args: &ExplainArgs) -> ExitCode {
     match runtime.block_on(ask::explain(args)) {
         Ok(said) => {
             let _ = writeln!(std::io::stdout(), "{said}");
+            ExitCode::SUCCESS
+        }
+        Err(error) if error.is_usage() => refuse(&error.to_string()),
+        Err(error) => fail(&error.to_string()),
+    }
+}
+
+fn replay(args: &ReplayArgs) -> ExitCode {
+    match replay::run(args) {
+        Ok(figures) => {
+            let mut out = std::io::stdout();
+            let _ = writeln!(out, "{figures}");
+            if args.json {
+                let _ = writeln!(out, "{}", figures.json());
+            }
             ExitCode::SUCCESS
         }
         Err(error) if error.is_usage() => refuse(&error.to_string()),
