@@ -15,7 +15,7 @@ use crate::probe;
 use crate::service::Service;
 use crate::state::kv_stream::Link;
 use routing::contract::Engine;
-use routing::id::WorkerId;
+use routing::id::{PoolName, WorkerId};
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
@@ -37,6 +37,11 @@ const RECONCILE: Duration = Duration::from_secs(5);
 pub struct Wanted {
     /// Its worker.
     pub worker: WorkerId,
+    /// Its pool, and since when it has been declared as it is: in another one, or declared anew, nothing is known of its ranks, and what
+    /// they published before must be asked for again.
+    pub pool: PoolName,
+    /// See [`Wanted::pool`].
+    pub since: u64,
     /// Its place in the worker's list.
     pub endpoint: usize,
     /// Decides what is asked.

@@ -169,6 +169,8 @@ fn want(worker: &Worker, index: usize, endpoint: &Endpoint, by_pool: bool) -> Op
     let authority = endpoint.spec.address.to_string();
     Some(Wanted {
         worker: spec.id.clone(),
+        pool: spec.pool.clone(),
+        since: worker.xds_since(),
         endpoint: index,
         engine: spec.engine,
         host: endpoint.resolved.map_or_else(|| endpoint.spec.address.host.clone(), |at| Host::Ip(at.ip())),

@@ -96,6 +96,35 @@ async fn declared_sockets_are_listened_to_and_shown_rank_by_rank() {
     }
 }
 
+/// The index of the pool it comes to knows nothing of it, and the publisher has no reason to say it again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_that_changes_its_pool_or_comes_back_is_read_from_the_start() {
+    let mut publisher = Publisher::start(1, (0, 0), Framing::Topic).await;
+    for block in 0..3 {
+        publisher.store(block).await;
+    }
+    let rig = Rig::start();
+    let worker = |pool: &str| {
+        json!({
+            "pool": pool,
+            "endpoints": [{ "address": "127.0.0.1:1" }],
+            "kv_events": {
+                "endpoint": format!("tcp://*:{}", publisher.port),
+                "replay_endpoint": format!("tcp://*:{}", publisher.replay_port),
+            },
+        })
+    };
+    rig.declare(&worker("a")).await;
+    rig.until(0, |shown| shown["blocks"]["gpu"] == 3).await;
+    rig.declare(&worker("b")).await;
+    rig.until(0, |shown| shown["blocks"]["gpu"] == 3).await;
+    // Both changes may be seen at once: then the worker is where it was, and yet another.
+    rig.service.remove(WorkerId::parse("w0").unwrap()).await.unwrap();
+    rig.declare(&worker("b")).await;
+    let shown = rig.until(0, |shown| shown["blocks"]["gpu"] == 3).await;
+    assert_eq!((&shown["cold"], &shown["last_seq"]), (&json!(false), &json!(2)));
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_engine_is_asked_where_its_ranks_publish() {
     let (mut zero, mut one) =
