@@ -27,6 +27,7 @@
 //! | B9 | gauges of each rank | `overload::scraped_gauges_steer_rank_by_rank` |
 //! | B12 | the range shrinks | `ranks::shrinking_from_eight_ranks_to_four` |
 //! | C1 | 480 at once | `load::four_hundred_and_eighty_at_once_are_spread_evenly` |
+//! | C2 | near capacity | `capacity::near_capacity_hits_fall_smoothly` |
 //! | C3 | exactly past the margin | `soft::it_moves_exactly_past_the_margin` |
 //! | C4 | away and home again | `spill::too_many_requests`, `overload::spill_returns_home` |
 //! | C5 | many routers, one burst | `load::many_envoys_do_not_herd` |
