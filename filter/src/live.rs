@@ -49,6 +49,10 @@ impl Head for Live {
     fn body_follows(&self) -> bool {
         self.body_follows && abi::module() >= Module::Body
     }
+
+    fn body_hidden(&self) -> bool {
+        self.body_follows && abi::module() < Module::Body
+    }
 }
 
 /// Who answered.

@@ -1,8 +1,9 @@
 //! This VM's state and its metrics. One VM is one thread, so a `RefCell` in thread-local storage is all the sharing there is.
 
+use crate::host::abi;
 use crate::seats::Seat;
 use crate::{host, store};
-use routing::config::PoolBy;
+use routing::config::{Module, PoolBy};
 use routing::directory::Directory;
 use routing::flow::Counter;
 use routing::id::Epoch;
@@ -28,6 +29,7 @@ pub(crate) struct Shared {
     warned_cluster: bool,
     warned_pool: bool,
     warned_service: bool,
+    warned_prompt: bool,
     pub(crate) seat: Seat,
     pub(crate) report_call: Option<u32>,
 }
@@ -84,6 +86,7 @@ impl Shared {
             warned_cluster: false,
             warned_pool: false,
             warned_service: false,
+            warned_prompt: false,
             seat: Seat::default(),
             report_call: None,
         })
@@ -122,12 +125,26 @@ impl Shared {
                 header::cluster::POOL_PREFIX
             );
         }
+        if counter == Counter::PromptUnread {
+            self.note_prompt_unread();
+        }
         if counter == Counter::UpstreamRoleMissing && !self.warned_role {
             self.warned_role = true;
             log::warn!(
                 "an answer came through a pool cluster without the role '{}': no rank is set there; add the wasm filter to \
                  the cluster's http_filters",
                 header::root::UPSTREAM
+            );
+        }
+    }
+
+    /// Tells the operator once that this module is the wrong one for a pool that looks for prompts.
+    fn note_prompt_unread(&mut self) {
+        if abi::module() == Module::Headers && !self.warned_prompt {
+            self.warned_prompt = true;
+            log::warn!(
+                "a pool of policy 'kv_aware' looks for prompts, and rankpin.wasm sees none: requests are placed there by load; load \
+                 rankpin-body.wasm or rankpin-full.wasm"
             );
         }
     }

@@ -108,6 +108,8 @@ pub struct FilterConfig {
     pub service_token: Option<String>,
     /// The filter decides alone after this long.
     pub route_deadline: Millis,
+    /// The same where a pool reads prompts.
+    pub route_prompt_deadline: Millis,
     /// Report and lease interval.
     pub tick: Millis,
     /// Where a session key may stand, first hit wins; and what else is read from a body.

@@ -3,8 +3,8 @@
 //! Built once per version, never per request. Does not know where the blobs come from.
 
 use crate::contract::{
-    Affinity, Device, EndpointInfo, Fleet, OnAllOverloaded, OnOverload, PoolInfo, RankNumbering, Ranks,
-    Topology, WorkerInfo, WorkerState,
+    Affinity, Device, EndpointInfo, Fleet, OnAllOverloaded, OnOverload, Policy, PoolInfo, RankNumbering,
+    Ranks, Topology, WorkerInfo, WorkerState,
 };
 use crate::demand::{Offer, TAINT};
 use crate::engine::{Dialect, OnWire, Surface, number};
@@ -55,6 +55,16 @@ pub struct Pool {
     pub tainted: bool,
     /// Whether some member wants to be told of conversations in `x-session-id`.
     pub conversations: bool,
+    /// A request that the service places should bring its prompt.
+    pub reads_prompt: bool,
+}
+
+impl Pool {
+    /// Whether the service places whatever is bound nowhere, requests without a session too.
+    #[must_use]
+    pub fn is_kv_aware(&self) -> bool {
+        self.rules.policy == Policy::KvAware
+    }
 }
 
 /// A worker and what is known of it.
@@ -406,6 +416,7 @@ fn pool(info: &PoolInfo) -> Pool {
         prefill: None,
         tainted: false,
         conversations: false,
+        reads_prompt: info.reads_prompt,
     }
 }
 

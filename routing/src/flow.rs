@@ -5,14 +5,14 @@
 //!     │    │                                                     ▲
 //!     │    ├─head: first turn, soft past its margin─► Routing ─reply | late | failed┘─► Refused
 //!     │    └─head: key too long, target that cannot be served─► Refused        └─head: no topology─► Passed
-//!     └─head: key or pool in the body─► Reading ─end | budget | missing: as from the head
+//!     └─head: key or pool in the body; the service is to be asked, and wants the prompt─► Reading ─end | budget | missing: as from the head
 //! ```
 //! A pinned turn goes AwaitHead → Placed at once: no call, no body. Inputs that make no sense in a state are named in
 //! [`Ignored`] and counted. Time and chance come in; everything to be done goes out as [`Effect`]s, in order.
 //!
 //! Here: the states. `select` reads what a request says of itself, `decide` is what this VM decides alone, `ask` the way through
-//! the service, `alone` the way without it, `prefill`, `seek` and `half` the other half of a split pool, `finish` the answer and the end, `named` the targets that callers name,
-//! `choose` who may serve, `place` slots and headers.
+//! the service, `prompt` what it is told of a prompt and books for it, `alone` the way without it, `spread` turns without a session, `prefill`, `seek`
+//! and `half` the other half of a split pool, `finish` the answer and the end, `named` the targets that callers name, `choose` who may serve, `place` slots and headers.
 
 mod alone;
 mod ask;
@@ -25,12 +25,15 @@ mod models;
 mod named;
 mod place;
 mod prefill;
+mod prompt;
 mod response;
 mod seek;
 mod select;
+mod spread;
 
 pub use effect::{Counter, Effect, Ignored, LocalReply, Next, PageChange};
 pub use finish::{AnswerHead, By, Ending, EnvoyReason};
+pub use prompt::PROMPT_WIRE_BYTES_MAX;
 pub use response::RESPONSE_BYTES_MAX;
 
 use crate::config::FilterConfig;
@@ -62,8 +65,12 @@ pub trait Head: RequestView {
     fn page(&self, n: u32) -> Option<Vec<u8>>;
     /// The next number of round-robin position `n` ([`crate::header::shared::CURSORS`] of them), shared by all VMs of an Envoy.
     fn next_in_turn(&self, n: u32) -> u64;
-    /// Whether a body follows the head.
+    /// Whether a body follows the head that can be read.
     fn body_follows(&self) -> bool;
+    /// Whether one follows that cannot: this build of the filter sees none.
+    fn body_hidden(&self) -> bool {
+        false
+    }
 }
 
 /// Why `route` gave no answer.
@@ -131,6 +138,8 @@ struct Routing {
     wait: Millis,
     /// The prefill half, where it must be asked for too.
     prefill: Option<prefill::Wanted>,
+    /// It belongs to no session, and `session` only stands in; for this reason.
+    loose: Option<Counter>,
 }
 
 impl Routing {
@@ -215,11 +224,16 @@ pub struct RequestFlow {
     turn: Turn,
     /// The prefill half, decided before the half that answers.
     prefill: Option<half::Half>,
+    /// What there is of its prompt.
+    prompt: prompt::Gathered,
+    /// What the service may count for it until it is over.
+    booked: Option<Box<prompt::Booked>>,
 }
 
 impl Default for RequestFlow {
     fn default() -> Self {
-        Self { state: State::AwaitHead, turn: Turn::default(), prefill: None }
+        let prompt = prompt::Gathered::Unread;
+        Self { state: State::AwaitHead, turn: Turn::default(), prefill: None, prompt, booked: None }
     }
 }
 

@@ -5,12 +5,14 @@
 mod breaker;
 mod load;
 mod plan;
+mod prompts;
 mod reports;
 mod trouble;
 
 pub use breaker::Breaker;
 pub use load::Loads;
 pub use plan::{Dialled, Plan, PlanRef, Plans};
+pub use prompts::{PROMPTS_BYTES_MAX, Prompts};
 pub use reports::{ENTRIES_KEPT_MAX, Reports, URGENT_ENTRIES_MAX};
 pub use trouble::{Avoid, BUSY_DEFAULT, BUSY_MAX, Troubles, UNREACHABLE_FOR, Verdict};
 
@@ -39,6 +41,8 @@ pub struct Vm {
     pub troubles: Troubles,
     /// What the upstream role needs to know of running requests.
     pub plans: Plans,
+    /// Prompts that are kept while their bodies come in.
+    pub prompts: Prompts,
     seed: u64,
     draws: u64,
     requests: u64,
@@ -57,6 +61,7 @@ impl Vm {
             reports: Reports::default(),
             troubles: Troubles::default(),
             plans: Plans::default(),
+            prompts: Prompts::default(),
             seed,
             draws: 0,
             requests: 0,

@@ -41,6 +41,7 @@ fn no_config_is_the_default() {
         service_cluster: "rankpin-service".to_owned(),
         service_token: None,
         route_deadline: Millis(30),
+        route_prompt_deadline: Millis(250),
         tick: Millis(100),
         sources: Sources::new(default_sources(), Subagents::Own, &[]),
         scope: Vec::new(),
@@ -71,7 +72,7 @@ fn no_config_is_the_default() {
 #[test]
 fn every_field_is_read() {
     let config = accepted(
-        r#"{"service": {"cluster": "state", "token": "t0ken", "route_deadline_ms": 250},
+        r#"{"service": {"cluster": "state", "token": "t0ken", "route_deadline_ms": 250, "route_prompt_deadline_ms": 400},
             "session": {"sources": ["header:X-A", "cookie:sid", "query:s", "body:/a/0", "jwt:sub"],
                         "scope": ["header:authorization", "jwt:/org/id@x-token"], "body": true, "prompt_bytes_max": 4096,
                         "body_wait_ms": 50, "subagents": "parent", "final_headers": ["X-Bye"], "fallback": true},
@@ -84,6 +85,7 @@ fn every_field_is_read() {
     assert_eq!(config.service_cluster, "state");
     assert_eq!(config.service_token.as_deref(), Some("t0ken"));
     assert_eq!((config.route_deadline, config.tick), (Millis(250), Millis(10_000)));
+    assert_eq!(config.route_prompt_deadline, Millis(400));
     assert_eq!(config.hash_secret, b"pepper");
     assert_eq!(config.pool_by.fixed(), Some(&pool_name("chat")));
     assert_eq!((config.steering, config.on_no_topology), (Steering::Endpoints, NoTopology::Unavailable));
@@ -105,7 +107,7 @@ fn every_field_is_read() {
 #[test]
 fn defaults_may_be_written_out() {
     let text = r#"{"steering":"cluster","on_no_topology":"pass_through","watch":"elected","pool_by":"",
-        "hash_secret":"","service":{"token":"","route_deadline_ms":30},"session":{"scope":[]},"tick_ms":100}"#;
+        "hash_secret":"","service":{"token":"","route_deadline_ms":30,"route_prompt_deadline_ms":250},"session":{"scope":[]},"tick_ms":100}"#;
     assert_eq!(accepted(text), accepted("{}"));
 }
 
@@ -127,7 +129,7 @@ fn limits_are_inclusive() {
             assert_ne!(with(wrong), "accepted", "{} {wrong}", field.path);
         }
     }
-    assert_eq!(numbers, 6);
+    assert_eq!(numbers, 7);
     let sources =
         |n: usize| format!(r#"{{"session":{{"sources":[{}]}}}}"#, vec!["\"header:x\""; n].join(","));
     assert_eq!((faults(&sources(64)), faults(&sources(1))), ("accepted".to_owned(), "accepted".to_owned()));
@@ -144,7 +146,7 @@ fn all_faults_are_told_at_once() {
             "response_ids": 1, "prefill_headers": {"rank": ":path", "port": "x"}, "steering": "magic", "tick_ms": "fast", "watch": true}"#,
         expect![[r#"
             extra: is not a known field; allowed: service, session, hash_secret, pool_by, response_ids, steering, trust, served_header, prefill_headers, on_no_topology, pages, watch, tick_ms
-            service.host: is not a known field; allowed: cluster, token, route_deadline_ms
+            service.host: is not a known field; allowed: cluster, token, route_deadline_ms, route_prompt_deadline_ms
             session.key: is not a known field; allowed: sources, scope, body, prompt_bytes_max, body_wait_ms, subagents, final_headers, fallback
             prefill_headers.port: is not a known field; allowed: host_port, rank
             pages.colour: is not a known field; allowed: count, bytes

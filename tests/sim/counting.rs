@@ -39,6 +39,7 @@ impl World {
             | C::BodyMissing
             | C::BodyTooLong
             | C::BodyMalformed
+            | C::PromptUnread
             | C::Ignored(_) => {
                 self.violate("nothing odd is counted", counter.word());
             }

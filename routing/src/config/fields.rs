@@ -107,6 +107,9 @@ declare! {
     ROUTE_DEADLINE: "service.route_deadline_ms", integer(30, 1, 10_000, "ms"),
         "longest wait of a first turn; then the filter places it by itself",
         "what a first turn waits at most when the service is slow";
+    ROUTE_PROMPT_DEADLINE: "service.route_prompt_deadline_ms", integer(250, 1, 10_000, "ms"),
+        "the same in a pool that looks for prompts in its engines' caches (`kv_aware`): there the prompt is made tokens first",
+        "as above, for requests without a session, too";
     SOURCES: "session.sources", Kind::Sources { forms: SOURCE_FORMS, max: SOURCES_MAX },
         "where a session key may stand, first hit wins; left out: the list below. `body:/metadata/user_id` reads only the two forms of \
          Claude Code, `body:/conversation` a string or an object's `id`; a `jwt` claim is read, not verified",
@@ -118,7 +121,7 @@ declare! {
          `rankpin-body.wasm` or `rankpin-full.wasm`",
         "a request without a key in its head waits for its whole body, and Envoy buffers it";
     PROMPT_BYTES_MAX: "session.prompt_bytes_max", integer(1 << 20, 1 << 10, 1 << 24, "bytes"),
-        "most of a body that is read; a key behind it is none (counted `body_too_long`). Under `pool_by: body` the model is looked for in the \
+        "most of a body that is read; a key behind it is none, and a `kv_aware` pool looks for no more of a prompt (counted `body_too_long`). Under `pool_by: body` the model is looked for in the \
          first 16 MiB",
         "memory of Envoy for each request that waits";
     BODY_WAIT: "session.body_wait_ms", integer(1000, 10, 60_000, "ms"),

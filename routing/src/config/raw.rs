@@ -20,6 +20,7 @@ pub(super) fn parse(text: &[u8]) -> Result<FilterConfig, ConfigErrors> {
         service_cluster,
         service_token,
         route_deadline: Millis(read.integer(&field::ROUTE_DEADLINE)),
+        route_prompt_deadline: Millis(read.integer(&field::ROUTE_PROMPT_DEADLINE)),
         tick: Millis(read.integer(&field::TICK)),
         sources: Sources::new(list, subagents, &asked(&pool_by, response_ids)),
         scope: read.sources(&field::SCOPE, Source::parse_scope).unwrap_or_default(),

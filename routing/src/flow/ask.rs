@@ -4,12 +4,13 @@ use super::alone::{disown, is_exact};
 use super::decide::found_now;
 use super::finish::{fail, record};
 use super::place::{self, Slot};
+use super::prompt::deadline;
+use super::spread::nobody_in_particular;
 use super::{
     Counter, Effect, Env, Head, Here, Ignored, LocalReply, Next, PageChange, Pending, Placement, RequestFlow,
     RouteFailure, Routing, State, named, reference,
 };
 use crate::contract::{Cached, Explained, Outcome, Refusal, RouteReply, RouteRequest};
-use crate::hash;
 use crate::id::RankHash;
 use crate::page::{Certainty, Record};
 use crate::session::Session;
@@ -49,7 +50,8 @@ impl RequestFlow {
         let seen = cached.map(|record| record.version);
         let pool = here.pool.name.clone();
         let prefill = self.prefill_wanted(env, here, head);
-        let mut routing = Routing { session, pool, request, cached, seen, outcome: None, wait, prefill };
+        let mut routing =
+            Routing { session, pool, request, cached, seen, outcome: None, wait, prefill, loose: None };
         if !env.vm.breaker.allows(env.now) {
             out.push(Effect::Count(Counter::BreakerOpen));
             // Never asked: nobody holds anything for it.
@@ -63,14 +65,22 @@ impl RequestFlow {
                 ControlFlow::Continue((routing, why)) => self.nowhere(env, here, routing, why, false, out),
             };
         }
-        self.send(env, here, routing, out)
+        self.send(env, here, routing, head, out)
     }
 
-    fn send(&mut self, env: &mut Env<'_>, here: Here<'_>, routing: Routing, out: &mut Vec<Effect>) -> Next {
-        out.push(Effect::Route {
-            request: Box::new(asked(env, here, &routing)),
-            timeout: Millis(env.config.route_deadline.0.saturating_add(routing.wait.0)),
-        });
+    pub(super) fn send(
+        &mut self,
+        env: &mut Env<'_>,
+        here: Here<'_>,
+        routing: Routing,
+        head: &impl Head,
+        out: &mut Vec<Effect>,
+    ) -> Next {
+        let prompt = self.take_prompt(here, head, out);
+        let request = Box::new(RouteRequest { prompt, ..asked(env, here, &routing) });
+        let timeout = Millis(request.deadline_ms.0.saturating_add(routing.wait.0));
+        out.push(Effect::Route { request, timeout });
+        self.book(here, routing.request, routing.prefill.as_ref().map(|wanted| wanted.request));
         self.state = State::Routing(Box::new(routing));
         Next::Pause
     }
@@ -86,10 +96,13 @@ impl RequestFlow {
         let Some(alias) = here.turn.alias.filter(|_| env.vm.breaker.allows(env.now)) else {
             return self.without_session(env, here, head, out);
         };
+        if self.must_read_prompt(env, here, head, out) {
+            return Next::Read;
+        }
         // Stands in until the service says whose it is.
         let session = Session { id: alias, rank_hash: RankHash(0) };
         let routing = self.bare(env, here, session);
-        self.send(env, here, routing, out)
+        self.send(env, here, routing, head, out)
     }
 
     /// A turn that belongs to no session: where its caller says, or anywhere.
@@ -117,15 +130,17 @@ impl RequestFlow {
         if !env.vm.breaker.allows(env.now) {
             return self.refuse(LocalReply::dry_run_unanswered(), Counter::DryRun, out);
         }
+        if self.must_read_prompt(env, here, head, out) {
+            return Next::Read;
+        }
         let session = here.turn.session;
-        let stand_in = Session { id: hash::response_id(b"", b"", b""), rank_hash: RankHash(0) };
-        let mut routing = self.bare(env, here, session.unwrap_or(stand_in));
+        let mut routing = self.bare(env, here, session.unwrap_or_else(nobody_in_particular));
         routing.cached = session.and_then(|session| found_now(env, head, session));
         routing.prefill = self.prefill_wanted(env, here, head);
-        self.send(env, here, routing, out)
+        self.send(env, here, routing, head, out)
     }
 
-    fn bare(&self, env: &mut Env<'_>, here: Here<'_>, session: Session) -> Routing {
+    pub(super) fn bare(&self, env: &mut Env<'_>, here: Here<'_>, session: Session) -> Routing {
         Routing {
             session,
             pool: here.pool.name.clone(),
@@ -135,6 +150,7 @@ impl RequestFlow {
             outcome: None,
             wait: Millis(0),
             prefill: None,
+            loose: None,
         }
     }
 
@@ -188,8 +204,16 @@ impl RequestFlow {
         if here.turn.dry_run {
             return self.dry(here, reply.and_then(|reply| reply.explained), out);
         }
+        if let Some(why) = routing.loose {
+            return self.spread_told(env, here, &routing, (why, reply), head, out);
+        }
         if let Some(alias) = here.turn.alias {
             let Some(session) = reply.as_ref().and_then(|reply| reply.session) else {
+                if here.pool.is_kv_aware() && here.turn.named.is_none() {
+                    // Nobody's, and placed as such by the same answer.
+                    let told = (Counter::SessionKeyMissing, reply);
+                    return self.spread_told(env, here, &routing, told, head, out);
+                }
                 if reply.is_none() {
                     disown(env, &routing);
                 }
@@ -301,6 +325,7 @@ impl RequestFlow {
     ) -> Next {
         let exact = is_exact(here);
         let session = Some(routing.session);
+        self.note_overlap(reply.overlap);
         let (why, certainty) = match reply.outcome {
             Outcome::Bound => (Counter::RoutedBound, Some(Certainty::Bound)),
             Outcome::Held => (Counter::RoutedHeld, Some(Certainty::Held)),
@@ -335,7 +360,7 @@ fn drop_hold(env: &mut Env<'_>, routing: Routing, reply: Option<&RouteReply>, ou
 
 fn asked(env: &Env<'_>, here: Here<'_>, routing: &Routing) -> RouteRequest {
     let bound = routing.cached.filter(|r| r.certainty == Certainty::Bound);
-    let session = here.turn.session.filter(|_| here.turn.alias.is_none());
+    let session = here.turn.session.filter(|_| here.turn.alias.is_none() && routing.loose.is_none());
     let (request, pool) = (routing.request, routing.pool.clone());
     RouteRequest {
         session: session.map(reference),
@@ -347,6 +372,6 @@ fn asked(env: &Env<'_>, here: Here<'_>, routing: &Routing) -> RouteRequest {
         alias: here.turn.alias,
         prefill: routing.prefill.as_ref().map(|wanted| Box::new(wanted.question(here, env.vm))),
         dry_run: here.turn.dry_run,
-        ..RouteRequest::new(env.vm.caller.clone(), request, pool, env.config.route_deadline)
+        ..RouteRequest::new(env.vm.caller.clone(), request, pool, deadline(env, here))
     }
 }

@@ -1,4 +1,4 @@
-//! What this VM decides alone: pinned and joined turns, turns without a session, refusals.
+//! What this VM decides alone: pinned and joined turns, refusals. Turns without a session are `spread`'s.
 //!
 //! Everything that needs the fleet's knowledge goes to `ask`.
 
@@ -74,7 +74,11 @@ impl RequestFlow {
             Choice::Held(slot, record) if !asks_prefill && choose::keeps(here, &slot) => {
                 self.join(env, here, session, slot, &record, head, out)
             }
-            Choice::Bound(..) | Choice::Held(..) | Choice::Unknown => {
+            choice @ (Choice::Bound(..) | Choice::Held(..) | Choice::Unknown) => {
+                let unbound = asks_prefill || matches!(choice, Choice::Unknown);
+                if unbound && self.must_read_prompt(env, here, head, out) {
+                    return Next::Read;
+                }
                 self.ask(env, here, Question::plain(session, record), head, out)
             }
         }
@@ -169,30 +173,6 @@ impl RequestFlow {
         self.place(env, here, placement, head, out)
     }
 
-    pub(super) fn unpinned(
-        &mut self,
-        env: &mut Env<'_>,
-        here: Here<'_>,
-        head: &impl Head,
-        why: Counter,
-        out: &mut Vec<Effect>,
-    ) -> Next {
-        if here.pool.rules.policy == Policy::Direct {
-            return self.refuse_by(here.pool.phase, Refusal::WorkerRequired, out);
-        }
-        match choose::spread(env, here, head) {
-            Ok(slot) => {
-                if let Err(why) = self.prefill_alone(env, here, head, out) {
-                    return self.refuse_prefill(why, out);
-                }
-                let placement =
-                    Placement { session: None, slot, why, pending: None, version: None, exact: false };
-                self.place(env, here, placement, head, out)
-            }
-            Err(nobody) => self.nobody(here, nobody, out),
-        }
-    }
-
     pub(super) fn place(
         &mut self,
         env: &mut Env<'_>,
@@ -203,7 +183,8 @@ impl RequestFlow {
     ) -> Next {
         let surface = here.turn.surface;
         let carried = place::carried(env.config.steering, here, &placement.slot, surface);
-        let plan = place::steer(env, here, &placement, surface, out);
+        let overlap = self.booked.as_ref().and_then(|booked| booked.overlap);
+        let plan = place::steer(env, here, &placement, (surface, overlap), out);
         let prefill = self.tell_prefill(env, here, out);
         let Placement { session, slot, pending, why, version, .. } = placement;
         env.vm.loads.add(slot.hash, carried);

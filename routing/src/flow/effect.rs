@@ -240,6 +240,8 @@ pub enum Counter {
     BodyTooLong,
     /// A body was no JSON: decided without it.
     BodyMalformed,
+    /// A pool that looks for prompts was asked without this one's: its body is no JSON text, or this module sees none.
+    PromptUnread,
     /// A session ended because its client said so.
     Released,
     /// A first turn was accepted.
@@ -297,6 +299,7 @@ impl Counter {
         Self::BodyMissing,
         Self::BodyTooLong,
         Self::BodyMalformed,
+        Self::PromptUnread,
         Self::Released,
         Self::Committed,
         Self::RolledBack,
@@ -344,6 +347,7 @@ impl Counter {
             Self::BodyMissing => "body_missing",
             Self::BodyTooLong => "body_too_long",
             Self::BodyMalformed => "body_malformed",
+            Self::PromptUnread => "prompt_unread",
             Self::Released => "released",
             Self::Committed => "committed",
             Self::RolledBack => "rolled_back",

@@ -1,11 +1,12 @@
 //! The answer's head and the request's end: what commits, what rolls back, what is remembered of the slot.
 
-use super::place::Slot;
+use super::place::{Slot, blocks};
+use super::prompt::Booked;
 use super::{
     Binding, Counter, Effect, Env, Ignored, PageChange, Pending, Placed, RequestFlow, Routing, State,
     reference,
 };
-use crate::contract::{Entry, KeptSlot, SessionRef, SlotFailure, Target};
+use crate::contract::{Entry, KeptSlot, Overlap, SessionRef, SlotFailure, Target};
 use crate::directory::{Directory, Pool};
 use crate::header;
 use crate::id::{HoldId, PoolName, Rank, RequestId, Version};
@@ -13,6 +14,9 @@ use crate::page::{Certainty, Record};
 use crate::session::Session;
 use crate::time::{Millis, Timestamp};
 use crate::vm::{Dialled, Plan, Verdict, Vm};
+
+/// Why a slot was chosen for what it has cached, to clients.
+const OVERLAP: &str = "overlap";
 
 /// How an answer's head came about.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -114,12 +118,15 @@ impl RequestFlow {
             return;
         };
         let Some(directory) = env.vm.directory.take() else { return };
-        answered(env, &directory, placed, head, out);
+        answered(env, &directory, placed, self.booked.as_deref_mut(), head, out);
         env.vm.directory = Some(directory);
     }
 
     /// The request is over, however it ended.
     pub fn ended(&mut self, vm: &mut Vm, now: Timestamp, ending: Ending, out: &mut Vec<Effect>) {
+        if let Some(booked) = self.booked.take() {
+            booked.ended(vm);
+        }
         let placed = match std::mem::replace(&mut self.state, State::Done) {
             State::Placed(placed) => *placed,
             // The client left before the service answered: whatever hold it got must go.
@@ -132,7 +139,8 @@ impl RequestFlow {
                 }
                 return;
             }
-            State::AwaitHead | State::Reading(_) | State::Refused | State::Passed | State::Done => return,
+            State::Reading(reading) => return reading.abandoned(vm),
+            State::AwaitHead | State::Refused | State::Passed | State::Done => return,
         };
         let plan = placed.plan.and_then(|plan| vm.plans.remove(plan));
         let counted = plan.as_ref().map_or((placed.slot.hash, placed.carried), |plan| plan.counted);
@@ -163,11 +171,13 @@ impl Placed {
 
 /// A question whose answer nobody waits for: whatever hold it got, or gets, in either half is nobody's.
 pub(super) fn abandon(vm: &mut Vm, routing: Routing, out: &mut Vec<Effect>) {
-    let Routing { session, pool, request, prefill, .. } = routing;
+    let Routing { session, pool, request, prefill, loose, .. } = routing;
     if let Some((session, request)) = prefill.and_then(|wanted| Some((wanted.session?, wanted.request))) {
         fail(vm, reference(session), pool.clone(), request, None, out);
     }
-    fail(vm, reference(session), pool, request, None, out);
+    if loose.is_none() {
+        fail(vm, reference(session), pool, request, None, out);
+    }
 }
 
 /// What a first turn held, and nobody accepted.
@@ -200,6 +210,7 @@ fn answered(
     env: &mut Env<'_>,
     directory: &Directory,
     placed: &mut Placed,
+    mut booked: Option<&mut Booked>,
     head: &AnswerHead,
     out: &mut Vec<Effect>,
 ) {
@@ -221,6 +232,9 @@ fn answered(
     let accepted = by_engine && head.status < 500;
     if let Some(half) = placed.prefill.take() {
         placed.prefill_ends = half.answered(env, accepted, out);
+        if let Some(booked) = &mut booked {
+            booked.half_over(env.vm);
+        }
     }
     if !accepted {
         return;
@@ -233,7 +247,10 @@ fn answered(
     {
         // As it was told on the wire: no rank where the engine chose.
         let shown = Target { rank: told_rank, ..target.clone() };
-        out.push(Effect::SetResponseHeader(header::SERVED, told(&shown, placed.why)));
+        // What was said of a slot says nothing of the one that a retry went to.
+        let as_chosen = server == Some((placed.slot.hash, placed.slot.rank));
+        let overlap = booked.and_then(|booked| booked.overlap).filter(|_| as_chosen);
+        out.push(Effect::SetResponseHeader(header::SERVED, told(&shown, placed.why, overlap)));
     }
     // An answer of a host that is none of ours binds nothing: the end of the request rolls back.
     let Some(target) = target else { return };
@@ -278,10 +295,12 @@ fn target(directory: &Directory, (worker, rank): (u64, Option<Rank>)) -> Option<
     directory.worker_by_hash(worker).map(|(_, worker)| Target { worker: worker.id.clone(), rank })
 }
 
-/// Text of the header that tells the client who served: `w0;rank=3;reason=pinned`.
-fn told(target: &Target, why: Counter) -> String {
+/// Text of the header that tells the client who served: `w0;rank=3;reason=pinned`, or `w0;rank=3;reason=overlap;blocks=41/52`.
+fn told(target: &Target, why: Counter, overlap: Option<Overlap>) -> String {
     let rank = target.rank.map_or_else(String::new, |rank| format!(";rank={rank}"));
-    format!("{}{rank};reason={}", target.worker, why.word())
+    let reason = if overlap.is_some() { OVERLAP } else { why.word() };
+    let blocks = overlap.map_or_else(String::new, blocks);
+    format!("{}{rank};reason={reason}{blocks}", target.worker)
 }
 
 pub(super) fn fail(

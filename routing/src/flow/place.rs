@@ -5,7 +5,7 @@
 use super::choose;
 use super::{Counter, Effect, Env, Here, Placement};
 use crate::config::Steering;
-use crate::contract::{Ranks, Target};
+use crate::contract::{Overlap, Ranks, Target};
 use crate::directory::{Endpoint, Worker};
 use crate::engine::{OnWire, Surface};
 use crate::hash::Phase;
@@ -132,13 +132,13 @@ pub(super) fn steer(
     env: &mut Env<'_>,
     here: Here<'_>,
     placement: &Placement,
-    surface: Surface,
+    (surface, overlap): (Surface, Option<Overlap>),
     out: &mut Vec<Effect>,
 ) -> Option<PlanRef> {
     let Placement { session, slot, why, exact, .. } = placement;
     if env.config.steering == Steering::Cluster {
         to_cluster(env.vm, here, *session, slot, surface, out);
-        out.push(Effect::Note(note(None, *session, slot, *why)));
+        out.push(Effect::Note(note(None, *session, slot, *why, overlap)));
         return None;
     }
     let plan = env.vm.plans.insert(Plan {
@@ -155,7 +155,7 @@ pub(super) fn steer(
     let list = endpoint_list(env, here, placement);
     out.push(Effect::SetHeader(header::CLUSTER.into(), here.pool.cluster.clone()));
     out.push(Effect::SetHeader(header::ENDPOINTS.into(), list));
-    out.push(Effect::Note(note(plan, *session, slot, *why)));
+    out.push(Effect::Note(note(plan, *session, slot, *why, overlap)));
     plan
 }
 
@@ -242,8 +242,19 @@ pub(super) fn unplaced(why: Counter) -> String {
     format!("-;s=-;w=-;r=-;why={}", why.word())
 }
 
+/// `;blocks=41/52`: so much of the prompt is cached where it goes.
+pub(super) fn blocks(overlap: Overlap) -> String {
+    format!(";blocks={}/{}", overlap.blocks, overlap.of)
+}
+
 /// Text for the stream's filter state: `PLAN;s=1a2b3c4d;w=w0;r=5;why=pinned`. Also what access logs show.
-fn note(plan: Option<PlanRef>, session: Option<Session>, slot: &Slot, why: Counter) -> String {
+fn note(
+    plan: Option<PlanRef>,
+    session: Option<Session>,
+    slot: &Slot,
+    why: Counter,
+    overlap: Option<Overlap>,
+) -> String {
     let mut text = String::with_capacity(64);
     let dash = || "-".to_owned();
     text.push_str(&plan.map_or_else(dash, PlanRef::to_text));
@@ -255,5 +266,8 @@ fn note(plan: Option<PlanRef>, session: Option<Session>, slot: &Slot, why: Count
     text.push_str(&slot.rank.map_or_else(dash, |rank| rank.to_string()));
     text.push_str(";why=");
     text.push_str(why.word());
+    if let Some(overlap) = overlap {
+        text.push_str(&blocks(overlap));
+    }
     text
 }

@@ -10,7 +10,7 @@ use super::half::Half;
 use super::place::{self, Choice, Slot};
 use super::seek::{alone, bound, held, unkept};
 use super::{
-    Binding, Effect, Env, Head, Here, Next, PageChange, Pending, RequestFlow, Turn, named, reference,
+    Binding, Effect, Env, Head, Here, Next, PageChange, Pending, RequestFlow, Turn, named, reference, spread,
 };
 use crate::contract::{Affinity, Cached, Entry, Outcome, Policy, PrefillAsk, Refusal, RouteReply};
 use crate::directory::Pool;
@@ -23,7 +23,7 @@ use crate::vm::Vm;
 /// A prefill slot that the service is asked for.
 #[derive(Debug)]
 pub(super) struct Wanted {
-    /// None where only a dry run asks.
+    /// None of a turn that belongs to none.
     pub(super) session: Option<Session>,
     pub(super) request: RequestId,
     pub(super) cached: Option<Record>,
@@ -111,7 +111,7 @@ impl RequestFlow {
     ) -> Option<Wanted> {
         let here = here.prefill().filter(|_| self.prefill.is_none())?;
         let session = here.turn.prefill.filter(|_| keeps(here.pool) || here.turn.dry_run);
-        if session.is_none() && !here.turn.dry_run {
+        if session.is_none() && !here.turn.dry_run && !here.pool.is_kv_aware() {
             return None;
         }
         let cached = session.and_then(|session| found_now(env, head, session));
@@ -155,6 +155,24 @@ impl RequestFlow {
             disown(env.vm, half, session, request);
         }
         chosen
+    }
+
+    /// The same for a turn without a session.
+    pub(super) fn prefill_spread(
+        &mut self,
+        env: &mut Env<'_>,
+        here: Here<'_>,
+        told: Option<&RouteReply>,
+        head: &impl Head,
+        out: &mut Vec<Effect>,
+    ) -> Result<(), Refusal> {
+        let slot =
+            here.prefill().zip(told).and_then(|(half, told)| spread::slot(half, told.target.as_ref()?));
+        match slot.filter(|_| self.prefill.is_none()) {
+            Some(slot) => self.prefill = Some(Half::loose(slot)),
+            None => self.prefill_alone(env, here, head, out)?,
+        }
+        Ok(())
     }
 
     /// Whether what is chosen answers for whatever that question is given.

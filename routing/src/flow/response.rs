@@ -93,12 +93,17 @@ impl RequestFlow {
     /// Whether the answer's body is wanted: most answers pass unseen.
     #[must_use]
     pub fn wants_response_body(&self) -> bool {
-        matches!(&self.state, State::Placed(placed) if placed.accepted && placed.response.is_some())
+        let State::Placed(placed) = &self.state else { return false };
+        let begins = self.booked.as_ref().is_some_and(|booked| booked.awaits_first_byte());
+        begins || placed.accepted && placed.response.is_some()
     }
 
     /// Bytes of the answer's body that were not shown before.
     pub fn response_body(&mut self, env: &mut Env<'_>, chunk: &[u8], end: bool, out: &mut Vec<Effect>) {
         let State::Placed(placed) = &mut self.state else { return };
+        if let Some(booked) = self.booked.as_mut().filter(|_| !chunk.is_empty()) {
+            booked.first_byte(env.vm);
+        }
         let Some(watch) = &mut placed.response else { return };
         let found = watch.feed(chunk, end);
         if let Some(id) = &found {

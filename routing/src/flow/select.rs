@@ -1,7 +1,9 @@
 //! What a request says of itself: its key, its pool, what it demands; from its head, and from its body where the config looks there.
 //!
-//! Owns the question whether the body is needed at all: a key in a header before the first body source answers it with no.
+//! Owns the question whether the body is needed for that: a key in a header before the first body source answers it with no. Whether the
+//! prompt is wanted too shows later, when the turn is to be placed (`prompt`); then the request begins here anew.
 
+use super::prompt::{self, Gathered, Kept};
 use super::{
     Counter, Effect, Env, Head, Here, Ignored, LocalReply, Next, RequestFlow, State, models, named, response,
 };
@@ -13,6 +15,7 @@ use crate::hash::{self, Phase};
 use crate::header;
 use crate::json::{BodyFields, Progress, Reader};
 use crate::session::{self, Found, Key, Search, Session};
+use crate::vm::Vm;
 use std::borrow::Cow;
 
 /// Most bytes of a body in which its model is looked for: what the shipped configs let wait (`request_body_buffer_limit`).
@@ -21,11 +24,55 @@ const MODEL_BYTES_MAX: usize = 16 << 20;
 /// A request whose body is being read.
 #[derive(Debug)]
 pub(super) struct Reading {
-    reader: Reader,
+    aim: Aim,
     /// Bytes seen.
     seen: usize,
-    /// Nothing that follows changes anything: it is no JSON.
+    /// Nothing that follows changes anything: it is no JSON, or there is no room for it.
     over: bool,
+    /// What may go as the prompt, where that may be wanted.
+    kept: Option<Kept>,
+}
+
+/// What a body is read for.
+#[derive(Debug)]
+enum Aim {
+    /// Keys, models and the like.
+    Fields(Box<Reader>),
+    /// The prompt alone: what there is of a key was found in the head.
+    Prompt(Found),
+}
+
+impl Reading {
+    fn of(aim: Aim, kept: Option<Kept>) -> Box<Self> {
+        Box::new(Self { aim, seen: 0, over: false, kept })
+    }
+
+    /// How much of the body is read.
+    fn limit(&self, config: &FilterConfig) -> usize {
+        match &self.aim {
+            // Clients may write the model last, and without it nobody may serve: it is looked for as far as Envoy holds a body.
+            Aim::Fields(reader) if config.pool_by == PoolBy::Body && !reader.has(MODEL) => MODEL_BYTES_MAX,
+            Aim::Fields(_) | Aim::Prompt(_) => config.prompt_bytes_max,
+        }
+    }
+
+    fn take(&mut self, env: &mut Env<'_>, part: &[u8]) {
+        self.seen += part.len();
+        if let Some(kept) = &mut self.kept {
+            kept.push(&mut env.vm.prompts, part, env.config.prompt_bytes_max);
+        }
+        self.over |= match &mut self.aim {
+            Aim::Fields(reader) => !self.over && matches!(reader.feed(part), Progress::Faulty(_)),
+            Aim::Prompt(_) => self.kept.as_ref().is_none_or(Kept::is_cut),
+        };
+    }
+
+    /// The request is over before its body is.
+    pub(super) fn abandoned(self, vm: &mut Vm) {
+        if let Some(kept) = self.kept {
+            kept.done(&mut vm.prompts, true);
+        }
+    }
 }
 
 impl RequestFlow {
@@ -47,8 +94,9 @@ impl RequestFlow {
         self.turn.last = env.config.final_headers.iter().any(|name| says_yes(head, name));
         let search = env.config.sources.in_head(head);
         if wants_body(env.config, self.turn.surface, &search) && may_read(head) {
-            let reader = env.config.sources.reader();
-            self.state = State::Reading(Box::new(Reading { reader, seen: 0, over: false }));
+            let kept = prompt::may_be_wanted(env).then(Kept::default);
+            let aim = Aim::Fields(Box::new(env.config.sources.reader()));
+            self.state = State::Reading(Reading::of(aim, kept));
             return Next::Read;
         }
         let found = match search {
@@ -71,15 +119,9 @@ impl RequestFlow {
             // Placed already, or waiting for the service: then what follows must wait too.
             return if matches!(self.state, State::Routing(_)) { Next::Pause } else { Next::Continue };
         };
-        // Clients may write the model last, and without it nobody may serve: it is looked for as far as Envoy holds a body.
-        let wants_model = env.config.pool_by == PoolBy::Body && !reading.reader.has(MODEL);
-        let limit = if wants_model { MODEL_BYTES_MAX } else { env.config.prompt_bytes_max };
-        let room = limit.saturating_sub(reading.seen);
+        let room = reading.limit(env.config).saturating_sub(reading.seen);
         let (part, cut) = chunk.get(..room).map_or((chunk, false), |part| (part, part.len() < chunk.len()));
-        reading.seen += part.len();
-        if !reading.over {
-            reading.over = matches!(reading.reader.feed(part), Progress::Faulty(_));
-        }
+        reading.take(env, part);
         if !end && !cut && !reading.over {
             return Next::Read;
         }
@@ -97,9 +139,17 @@ impl RequestFlow {
         };
         out.push(Effect::Count(Counter::BodyMissing));
         self.turn.body_late = true;
-        // No key from half a body: the next turn's may come whole, and another. The model, though, says who may serve at all.
-        let found = env.config.sources.with_body(head, &BodyFields::none());
-        self.select(env, head, found, &reading.reader.so_far(), out)
+        let Reading { aim, kept, .. } = *reading;
+        if let Some(kept) = kept {
+            kept.done(&mut env.vm.prompts, true);
+        }
+        self.prompt = Gathered::Gone;
+        let (found, fields) = match aim {
+            Aim::Prompt(found) => (found, BodyFields::none()),
+            // No key from half a body: the next turn's may come whole, and another. The model, though, says who may serve at all.
+            Aim::Fields(reader) => (env.config.sources.with_body(head, &BodyFields::none()), reader.so_far()),
+        };
+        self.select(env, head, found, &fields, out)
     }
 
     /// The body is read as far as it is read at all.
@@ -107,18 +157,28 @@ impl RequestFlow {
         let State::Reading(reading) = std::mem::replace(&mut self.state, State::AwaitHead) else {
             return Next::Continue;
         };
-        let fields = if reading.seen == 0 {
-            BodyFields::none()
-        } else if more && !reading.over {
+        let Reading { aim, seen, over, kept } = *reading;
+        if more && (!over || matches!(aim, Aim::Prompt(_))) {
             out.push(Effect::Count(Counter::BodyTooLong));
-            reading.reader.so_far()
-        } else {
-            reading.reader.finish().unwrap_or_else(|_| {
-                out.push(Effect::Count(Counter::BodyMalformed));
-                BodyFields::none()
-            })
+        }
+        let kept = kept.map(|kept| kept.done(&mut env.vm.prompts, more));
+        let mut malformed = false;
+        let (found, fields) = match aim {
+            Aim::Prompt(found) => (found, BodyFields::none()),
+            Aim::Fields(reader) => {
+                let fields = match () {
+                    () if seen == 0 => BodyFields::none(),
+                    () if more && !over => reader.so_far(),
+                    () => reader.finish().unwrap_or_else(|_| {
+                        malformed = true;
+                        BodyFields::none()
+                    }),
+                };
+                (env.config.sources.with_body(head, &fields), fields)
+            }
         };
-        let found = env.config.sources.with_body(head, &fields);
+        out.extend(malformed.then_some(Effect::Count(Counter::BodyMalformed)));
+        self.prompt = kept.filter(|_| !malformed).map_or(Gathered::Gone, Gathered::Kept);
         self.select(env, head, found, &fields, out)
     }
 
@@ -177,7 +237,18 @@ impl RequestFlow {
             Err(models::NoPool::Answered(reply, why)) => self.refuse(reply, why, out),
         };
         env.vm.directory = Some(directory);
+        if next == Next::Read {
+            self.read_prompt(key);
+        }
         next
+    }
+
+    /// The service is to place the turn, and wants its prompt: once that is here all is decided anew, for much may have happened.
+    fn read_prompt(&mut self, key: Option<Key>) {
+        self.prefill = None;
+        self.turn.alias = None;
+        let found = key.map_or(Found::Nothing, Found::Key);
+        self.state = State::Reading(Reading::of(Aim::Prompt(found), Some(Kept::default())));
     }
 
     /// Gives the turn its sessions.
@@ -268,7 +339,7 @@ fn wants_body(config: &FilterConfig, surface: Surface, search: &Search) -> bool 
 }
 
 /// Whether there is a body that may be JSON: forms, audio and what is compressed pass unread.
-fn may_read(head: &impl Head) -> bool {
+pub(super) fn may_read(head: &impl Head) -> bool {
     let json = |value: &[u8]| {
         let kind = value.split(|b| *b == b';').next().unwrap_or_default().trim_ascii().to_ascii_lowercase();
         kind.is_empty() || kind == b"application/json" || kind.ends_with(b"+json")

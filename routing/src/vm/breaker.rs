@@ -19,13 +19,19 @@ impl Breaker {
     pub fn allows(&mut self, now: Timestamp) -> bool {
         match self.open_until {
             None => true,
-            Some(until) if now < until && until.since(now) <= OPEN_FOR => false,
+            Some(_) if self.is_open(now) => false,
             // The period is over, or the clock went back past it: one probe, the rest wait for its answer.
             Some(_) => {
                 self.open_until = Some(now + OPEN_FOR);
                 true
             }
         }
+    }
+
+    /// Whether no call may be made now, as far as can be told without making one.
+    #[must_use]
+    pub fn is_open(&self, now: Timestamp) -> bool {
+        self.open_until.is_some_and(|until| now < until && until.since(now) <= OPEN_FOR)
     }
 
     /// A call was answered.

@@ -81,6 +81,10 @@ impl Head for Seen<'_> {
     fn body_follows(&self) -> bool {
         self.headers.text("x-test-body").is_some()
     }
+
+    fn body_hidden(&self) -> bool {
+        self.headers.text("x-test-hidden").is_some()
+    }
 }
 
 impl World {
@@ -228,6 +232,7 @@ impl World {
                     headers.set(name, Some(value));
                 }
                 None if *word == "body" => headers.set("x-test-body", Some("yes")),
+                None if *word == "hidden" => headers.set("x-test-hidden", Some("yes")),
                 _ => panic!("no such argument: {word}"),
             }
         }
@@ -260,6 +265,11 @@ impl World {
     fn body(&mut self, name: &str, text: &str) -> String {
         let (text, end) = text.strip_suffix('…').map_or((text, true), |text| (text, false));
         self.drive(name, |flow, env, seen, out| Some(flow.body(env, seen, text.as_bytes(), end, out)))
+    }
+
+    /// A part of a body that a script cannot write.
+    pub(crate) fn raw_body(&mut self, name: &str, bytes: &[u8], end: bool) -> String {
+        self.drive(name, |flow, env, seen, out| Some(flow.body(env, seen, bytes, end, out)))
     }
 
     /// `said TEXT`: the next part of the answer's body, with `\\n` for the ends of lines; a last `…` says that more comes.

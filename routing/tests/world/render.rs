@@ -1,6 +1,6 @@
 //! The trace's words for effects, records and reports.
 
-use routing::contract::{Cached, Entry, PrefillAsk, Report, RouteRequest, Target, Topology};
+use routing::contract::{Cached, Entry, PrefillAsk, Prompt, Report, RouteRequest, Target, Topology};
 use routing::flow::{Effect, PageChange};
 use routing::hash::worker_hash;
 use routing::id::{HoldId, Rank, Version};
@@ -34,6 +34,13 @@ fn question(request: &RouteRequest, topology: &Topology) -> String {
     told.push_str(&known(request.cached, &request.unsent, topology));
     if request.wait_ms > Millis(0) {
         told.push_str(&format!(" wait {}", request.wait_ms.0));
+    }
+    if let Some(Prompt::Text { path, body, whole }) = request.prompt.as_deref() {
+        let part = if *whole { "" } else { " the head" };
+        told.push_str(&format!(" prompt {path}{part} {body}"));
+    }
+    if request.deadline_ms != Millis(30) {
+        told.push_str(&format!(" within {}", request.deadline_ms.0));
     }
     if let Some(alias) = request.alias {
         told.push_str(&format!(" alias {}", alias.prefix()));

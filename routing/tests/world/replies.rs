@@ -1,11 +1,11 @@
 //! The service's answers as scripts write them.
 
 use crate::common::{pool_name, target};
-use routing::contract::{Explained, Explanation, Outcome, RouteReply, SessionRef, TTL_DEFAULT};
+use routing::contract::{Explained, Explanation, Outcome, Overlap, RouteReply, SessionRef, TTL_DEFAULT};
 use routing::hash::{Phase, rank_hash};
 use routing::id::{Cursor, Epoch, HoldId, SessionId, Version};
 
-/// `OUTCOME [WORKER] [rank N] [vN] [hold N] [reason WORD] [session KEY] [explained] [+ the prefill half, likewise]`.
+/// `OUTCOME [WORKER] [rank N] [vN] [hold N] [reason WORD] [overlap N/N] [session KEY] [explained] [+ the prefill half, likewise]`.
 pub(super) fn reply(words: &[&str], session: impl Fn(&str) -> SessionId) -> RouteReply {
     let mut halves = words.split(|word| *word == "+");
     let words = halves.next().unwrap();
@@ -32,12 +32,18 @@ fn half(words: &[&str]) -> RouteReply {
         version: Version { seq, writer: 0 },
         hold: number("hold").map(HoldId),
         ttl_ms: TTL_DEFAULT,
+        overlap: after(words, "overlap").and_then(overlap),
         ..RouteReply::nowhere(outcome, Cursor(0), Epoch(1), reason)
     }
 }
 
 fn after<'a>(words: &[&'a str], name: &str) -> Option<&'a str> {
     words.iter().position(|word| *word == name).map(|at| words[at + 1])
+}
+
+fn overlap(text: &str) -> Option<Overlap> {
+    let (blocks, of) = text.split_once('/')?;
+    Some(Overlap { blocks: blocks.parse().ok()?, of: of.parse().ok()? })
 }
 
 fn explanation(reply: &RouteReply) -> Explanation {

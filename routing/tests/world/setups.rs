@@ -3,7 +3,7 @@
 use super::World;
 use crate::common::{endpoint, pool, pool_name, worker};
 use routing::config::{FilterConfig, Trust};
-use routing::contract::{EndpointInfo, RankNumbering, WorkerInfo};
+use routing::contract::{EndpointInfo, Policy, RankNumbering, WorkerInfo};
 use routing::hash::Phase;
 
 impl World {
@@ -20,6 +20,20 @@ impl World {
                 of("wp0", Phase::Prefill, endpoint("10.0.1.1:80", 0, 4)),
                 of("wp1", Phase::Prefill, local),
             ];
+        })
+    }
+
+    /// The usual fleet under `kv_aware`, with prompts read. For the other fleets: [`Self::aware`].
+    pub(crate) fn kv() -> Self {
+        Self::new().aware()
+    }
+
+    /// Under `kv_aware`, with prompts read.
+    pub(crate) fn aware(self) -> Self {
+        self.but(|world| {
+            for pool in &mut world.topology.pools {
+                (pool.policy, pool.reads_prompt) = (Policy::KvAware, true);
+            }
         })
     }
 
