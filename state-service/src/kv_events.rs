@@ -15,3 +15,4 @@ pub mod run;
 pub mod skips;
 pub mod subscriber;
 pub mod trtllm;
+pub mod zmtp;

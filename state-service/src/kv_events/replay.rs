@@ -3,14 +3,13 @@
 use super::frames::{self, Answer};
 use super::hub::{Ask, Rank};
 use super::pipeline::{Pipeline, Raw, limited};
-use super::subscriber::options;
+use super::subscriber::connect;
+use super::zmtp::Role;
 use crate::state::kv_stream::{Input, ReplayFailure};
-use bytes::Bytes;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
-use zeromq::{DealerSocket, Socket, SocketRecv, SocketSend, ZmqMessage};
 
 /// A replay socket that says nothing for so long has failed. Engines answer between two polls of their queue, within 100 ms.
 pub(super) const SILENCE_MAX: Duration = Duration::from_secs(3);
@@ -37,27 +36,19 @@ pub(super) async fn make(
 }
 
 async fn run(pipeline: &Pipeline, rank: &Arc<Rank>, endpoint: &str, ask: Ask) -> Option<()> {
-    let mut socket = DealerSocket::with_options(options());
-    socket.connect(endpoint).await.ok()?;
-    let mut question = ZmqMessage::from(Bytes::new());
-    question.push_back(Bytes::copy_from_slice(&ask.from.to_be_bytes()));
-    timeout(SILENCE_MAX, socket.send(question)).await.ok()?.ok()?;
+    let mut connection = connect(endpoint, Role::Dealer).await.ok()?;
+    timeout(SILENCE_MAX, connection.send(&[b"", &ask.from.to_be_bytes()])).await.ok()?.ok()?;
     let mut raws = Vec::new();
     loop {
-        let ready = tokio::select! {
-            biased;
-            message = socket.recv() => Some(message.ok()?),
-            () = std::future::ready(()) => None,
-        };
-        let message = match ready {
+        let message = match connection.try_recv().ok()? {
             Some(message) => message,
             None => {
                 pipeline.send(rank, std::mem::take(&mut raws)).await;
-                timeout(SILENCE_MAX, socket.recv()).await.ok()?.ok()?
+                timeout(SILENCE_MAX, connection.recv()).await.ok()?.ok()?
             }
         };
         // What is neither is passed over: a hole in the numbers tells what it cost.
-        match frames::answer(&message.into_vec()) {
+        match frames::answer(&message) {
             Some(Answer::Batch(batch)) => raws.push(Raw::Replayed(ask.attempt, limited(batch))),
             Some(Answer::End) => {
                 raws.push(Raw::Input(Input::ReplayEnd(ask.attempt)));

@@ -1,19 +1,20 @@
 //! One rank's subscription: connect, subscribe, hand on what comes, replay what the state asks for, and connect again.
 //!
-//! A SUB socket a connection (`zeromq`'s own reconnecting waits up to 30 s and cannot be seen in the stream of messages): when it is
-//! lost a new one is made, and told to the stream before anything it brings.
+//! When a connection is lost a new one is made, and told to the stream before anything it brings.
 
 use super::frames;
 use super::hub::{Ask, Connected, Hub, Rank};
 use super::pipeline::{Pipeline, Raw, Sink, limited};
 use super::replay;
+use super::zmtp::{Connection, Role};
 use crate::state::kv_stream::{Input, Link, ReplayFailure};
+use bytes::Bytes;
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::sync::{Semaphore, watch};
-use tokio::time::sleep;
-use zeromq::{Socket, SocketEvent, SocketOptions, SocketRecv, SubSocket, ZmqMessage};
+use tokio::time::{sleep, timeout};
 
 /// A connection that is not made by then has failed.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
@@ -60,36 +61,34 @@ impl Shared {
     }
 }
 
-pub(super) fn options() -> SocketOptions {
-    let mut options = SocketOptions::default();
-    options.connect_timeout(CONNECT_TIMEOUT);
-    options
+/// A connection that has shaken hands, in time.
+pub(super) async fn connect(endpoint: &str, role: Role) -> io::Result<Connection> {
+    timeout(CONNECT_TIMEOUT, Connection::connect(endpoint, role)).await?
+}
+
+async fn subscribe(source: &Source) -> io::Result<Connection> {
+    let mut connection = connect(&source.endpoint, Role::Sub).await?;
+    timeout(CONNECT_TIMEOUT, connection.subscribe(&source.topic)).await??;
+    Ok(connection)
 }
 
 /// Keeps one rank subscribed until it is aborted.
 pub async fn keep(shared: Arc<Shared>, source: Source) {
     let rank = Arc::new(source.rank.clone());
-    let mut entry = shared.hub.enter(&rank);
+    let mut entry = shared.hub.enter(&source);
     let mut back_off = BACK_OFF_MIN;
     loop {
         shared.sink.link(&rank, Link::Connecting);
-        let mut socket = SubSocket::with_options(options());
-        let events = socket.monitor();
-        let made = async {
-            socket.subscribe(&source.topic).await?;
-            socket.connect(&source.endpoint).await
-        };
-        match made.await {
-            Ok(()) => {
+        match subscribe(&source).await {
+            Ok(connection) => {
                 back_off = BACK_OFF_MIN;
                 let _connected = Connected::new(&shared.hub);
                 shared.sink.link(&rank, Link::Up);
                 let subscription = Subscription { shared: &shared, source: &source, rank: &rank };
-                subscription.follow(socket, events, &mut entry.asks).await;
+                subscription.follow(connection, &mut entry.asks).await;
             }
             Err(error) => {
                 tracing::debug!(worker = %rank.worker, rank = rank.rank, %error, "no KV events");
-                drop(socket);
             }
         }
         sleep(back_off).await;
@@ -103,16 +102,9 @@ struct Subscription<'a> {
     rank: &'a Arc<Rank>,
 }
 
-type Events = futures_channel::mpsc::Receiver<SocketEvent>;
-
 impl Subscription<'_> {
     /// Until the connection is lost.
-    async fn follow(
-        &self,
-        mut socket: SubSocket,
-        mut events: Events,
-        asks: &mut watch::Receiver<Option<Ask>>,
-    ) {
+    async fn follow(&self, mut connection: Connection, asks: &mut watch::Receiver<Option<Ask>>) {
         self.send(vec![Raw::Input(Input::Connected)]).await;
         // An ask from before is of the connection before: `Connected` makes a new one.
         let mut replay = std::pin::pin!(self.answer(None));
@@ -124,14 +116,16 @@ impl Subscription<'_> {
                     let ask = *asks.borrow_and_update();
                     replay.set(self.answer(ask));
                 }
-                message = socket.recv() => match message {
-                    Ok(message) => self.burst(&mut socket, message).await,
-                    Err(_) => return,
-                },
-                event = events.recv() => match event {
-                    Ok(SocketEvent::Disconnected(_)) | Err(_) => return,
-                    Ok(_) => {}
-                },
+                message = connection.recv() => {
+                    let burst = match message {
+                        Ok(first) => self.burst(&mut connection, first).await,
+                        Err(error) => Err(error),
+                    };
+                    if let Err(error) = burst {
+                        self.lost(&error);
+                        return;
+                    }
+                }
                 reached = &mut replay => {
                     if !reached {
                         // Neither is the publisher, most likely: a peer that lost its power says no goodbye.
@@ -155,24 +149,38 @@ impl Subscription<'_> {
     }
 
     /// Hands on a message and all that came with it.
-    async fn burst(&self, socket: &mut SubSocket, first: ZmqMessage) {
-        let mut raws = Vec::new();
-        self.note(&mut raws, first);
-        while raws.len() < BURST {
-            tokio::select! {
-                biased;
-                Ok(message) = socket.recv() => self.note(&mut raws, message),
-                () = std::future::ready(()) => break,
-            }
+    async fn burst(&self, connection: &mut Connection, first: Vec<Bytes>) -> io::Result<()> {
+        let (mut raws, mut next) = (Vec::new(), Ok(Some(first)));
+        for _ in 0..BURST {
+            let Ok(Some(message)) = next else { break };
+            self.note(&mut raws, &message);
+            next = connection.try_recv();
         }
+        if let Ok(Some(message)) = &next {
+            self.note(&mut raws, message);
+        }
+        // What came before the loss came.
         self.send(raws).await;
+        next.map(drop)
     }
 
-    fn note(&self, raws: &mut Vec<Raw>, message: ZmqMessage) {
-        match frames::live(&message.into_vec()) {
+    fn note(&self, raws: &mut Vec<Raw>, message: &[Bytes]) {
+        match frames::live(message) {
             Some(batch) => raws.push(Raw::Live(limited(batch))),
-            None => drop(self.shared.hub.bad_messages.fetch_add(1, Ordering::Relaxed)),
+            None => self.bad_message(),
         }
+    }
+
+    fn lost(&self, error: &io::Error) {
+        if error.kind() == io::ErrorKind::InvalidData {
+            self.bad_message();
+        }
+        let Rank { worker, rank } = &**self.rank;
+        tracing::debug!(%worker, rank, %error, "KV events are lost");
+    }
+
+    fn bad_message(&self) {
+        self.shared.hub.bad_messages.fetch_add(1, Ordering::Relaxed);
     }
 
     async fn send(&self, raws: Vec<Raw>) {

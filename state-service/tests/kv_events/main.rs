@@ -8,3 +8,4 @@ mod samples;
 mod service;
 mod sockets;
 mod state;
+mod zmtp;
