@@ -16,6 +16,9 @@ pub fn json(value: &impl Serialize) -> Response {
     ([(header::CONTENT_TYPE, "application/json")], text).into_response()
 }
 
+/// Where a rank is listened to: its event socket, and its replay socket if it has one.
+pub type Sockets = (String, Option<String>);
+
 /// A worker as it is; `declared` is what a PUT would take to declare it just so.
 #[must_use]
 pub fn worker(worker: &Worker) -> Value {
@@ -38,7 +41,7 @@ pub fn worker(worker: &Worker) -> Value {
 pub fn worker_with_slots(
     worker: &Worker,
     view: impl Fn(&Target) -> SlotView,
-    kv: impl Fn(&Target) -> Option<KvView>,
+    kv: impl Fn(&Target) -> Option<(KvView, Option<Sockets>)>,
 ) -> Value {
     let slot = |(target, number): (Target, Option<u32>)| slot(&target, number, &view(&target), kv(&target));
     let mut shown = self::worker(worker);
@@ -49,7 +52,12 @@ pub fn worker_with_slots(
 }
 
 /// What the engine says is absent when it says nothing, or said it too long ago; so are its events when nobody listens.
-fn slot(target: &Target, number: Option<u32>, slot: &SlotView, kv: Option<KvView>) -> Value {
+fn slot(
+    target: &Target,
+    number: Option<u32>,
+    slot: &SlotView,
+    kv: Option<(KvView, Option<Sockets>)>,
+) -> Value {
     let usage = slot.gauges.and_then(|told| told.kv_permille);
     let mut shown = json!({
         "rank": target.rank,
@@ -61,17 +69,20 @@ fn slot(target: &Target, number: Option<u32>, slot: &SlotView, kv: Option<KvView
         "overloaded": slot.overloaded,
         "gauge": number.map(slot_in_flight),
     });
-    if let (Some(kv), Some(fields)) = (kv, shown.as_object_mut()) {
-        fields.insert("kv_events".to_owned(), kv_events(kv));
+    if let (Some((kv, sockets)), Some(fields)) = (kv, shown.as_object_mut()) {
+        fields.insert("kv_events".to_owned(), kv_events(kv, sockets));
     }
     shown
 }
 
 /// How a rank's events do; `silent` says why nothing is heard although it serves.
-fn kv_events(kv: KvView) -> Value {
+fn kv_events(kv: KvView, sockets: Option<Sockets>) -> Value {
     let [gpu, host, disk] = kv.blocks;
+    let (endpoint, replay_endpoint) = sockets.unzip();
     json!({
         "link": link(kv.link),
+        "endpoint": endpoint,
+        "replay_endpoint": replay_endpoint.flatten(),
         "events": kv.events,
         "last_seq": kv.last_seq,
         "heard_ms_ago": kv.heard_ago,

@@ -1,6 +1,7 @@
 //! Where the state's wishes find the tasks that can fulfil them, and what these count. One entry a rank, as long as its task lives.
 
 use super::skips::Skips;
+use super::subscriber::Source;
 use crate::state::kv_stream::Attempt;
 use routing::id::WorkerId;
 use std::collections::BTreeMap;
@@ -26,7 +27,15 @@ pub struct Ask {
     pub from: u64,
 }
 
-type Asks = BTreeMap<Rank, watch::Sender<Option<Ask>>>;
+/// Where a rank's task listens, and how it is asked.
+#[derive(Debug)]
+struct Listener {
+    asks: watch::Sender<Option<Ask>>,
+    endpoint: String,
+    replay: Option<String>,
+}
+
+type Asks = BTreeMap<Rank, Listener>;
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -56,7 +65,7 @@ pub(super) struct Entry {
 impl Hub {
     /// Hands a replay to the rank's task. False: it has none.
     pub fn ask(&self, rank: &Rank, ask: Ask) -> bool {
-        self.lock().get(rank).is_some_and(|asks| asks.send(Some(ask)).is_ok())
+        self.lock().get(rank).is_some_and(|listener| listener.asks.send(Some(ask)).is_ok())
     }
 
     /// Whether a task listens to the rank.
@@ -64,10 +73,17 @@ impl Hub {
         self.lock().contains_key(rank)
     }
 
-    pub(super) fn enter(self: &Arc<Self>, rank: &Rank) -> Entry {
+    /// Its event socket and its replay socket; `None` while it has no task.
+    pub fn sockets(&self, rank: &Rank) -> Option<(String, Option<String>)> {
+        self.lock().get(rank).map(|listener| (listener.endpoint.clone(), listener.replay.clone()))
+    }
+
+    pub(super) fn enter(self: &Arc<Self>, source: &Source) -> Entry {
         let (sender, asks) = watch::channel(None);
-        self.lock().insert(rank.clone(), sender);
-        Entry { hub: Arc::clone(self), rank: rank.clone(), asks }
+        let listener =
+            Listener { asks: sender, endpoint: source.endpoint.clone(), replay: source.replay.clone() };
+        self.lock().insert(source.rank.clone(), listener);
+        Entry { hub: Arc::clone(self), rank: source.rank.clone(), asks }
     }
 
     pub(super) fn left_out(&self, skips: &Skips) {
@@ -90,7 +106,7 @@ impl Drop for Entry {
     fn drop(&mut self) {
         let mut asks = self.hub.lock();
         // A newer task of the same rank has an entry of its own.
-        if asks.get(&self.rank).is_some_and(|sender| sender.subscribe().same_channel(&self.asks)) {
+        if asks.get(&self.rank).is_some_and(|listener| listener.asks.subscribe().same_channel(&self.asks)) {
             asks.remove(&self.rank);
         }
     }

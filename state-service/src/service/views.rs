@@ -4,9 +4,10 @@ use super::{Service, Warning};
 use crate::explain::{Question, Shown};
 use crate::http::problem::Problem;
 use crate::http::show;
+use crate::kv_events::hub::Rank;
 use crate::metrics::Text;
 use crate::state::{Readiness, SessionView, StateError, Worker};
-use routing::contract::{Fleet, Topology, WorkerState};
+use routing::contract::{Fleet, Target, Topology, WorkerState};
 use routing::directory::Directory;
 use routing::id::{SessionId, WorkerId};
 use serde::Serialize;
@@ -53,7 +54,12 @@ impl Service {
         let state = self.lock();
         let worker = state.worker(id).ok_or_else(|| unknown_worker(id))?;
         let (now, slot) = (self.clock.now(), |target: &_| state.slot(target));
-        Ok(show::worker_with_slots(worker, slot, |target| state.kv_view(now, target)))
+        let kv = |target: &Target| {
+            let rank = target.rank.map_or_else(|| worker.spec().rank_start(), |rank| rank.0);
+            let rank = Rank { worker: target.worker.clone(), rank };
+            Some((state.kv_view(now, target)?, self.kv_hub.sockets(&rank)))
+        };
+        Ok(show::worker_with_slots(worker, slot, kv))
     }
 
     /// One worker as declared.

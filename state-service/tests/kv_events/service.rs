@@ -83,6 +83,8 @@ async fn declared_sockets_are_listened_to_and_shown_rank_by_rank() {
     .await;
     let shown = rig.until(0, |shown| shown["blocks"]["gpu"] == 3).await;
     assert_eq!(shown["link"], "up");
+    assert_eq!(shown["endpoint"], format!("tcp://127.0.0.1:{}", publisher.port));
+    assert_eq!(shown["replay_endpoint"], format!("tcp://127.0.0.1:{}", publisher.replay_port));
     assert_eq!((&shown["events"], &shown["last_seq"], &shown["cold"]), (&json!(3), &json!(2), &json!(false)));
     publisher.store(7).await;
     rig.until(0, |shown| shown["blocks"]["gpu"] == 4).await;
