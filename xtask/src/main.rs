@@ -15,6 +15,7 @@ mod process;
 mod suite;
 mod tidy;
 mod toolchain;
+mod vllm;
 mod wasm;
 mod workspace;
 
@@ -81,6 +82,12 @@ const COMMANDS: &[Command] = &[
         usage: "NAME [--json] [ARGS]",
         about: "build for release and run one benchmark: pinned, first-turn, failover, json, index or tokens",
         run: launch::bench,
+    },
+    Command {
+        name: "vllm",
+        usage: "[--install] [ARGS]",
+        about: "install a real vLLM for CPUs (3.4 GB to download) and check rankpin against it: 10 minutes, by hand",
+        run: vllm::command,
     },
 ];
 
