@@ -24,6 +24,8 @@ pub enum Steering {
     Endpoints,
     /// `envoy/agents.yaml`: as `Endpoints`, and keys are read in bodies.
     Agents,
+    /// `envoy/kv.yaml`: as `Endpoints`, and prompts are read for a pool of policy `kv_aware`.
+    Kv,
     /// `envoy/prefill-decode.yaml`: as `Endpoints`, before a split fleet.
     Phases,
 }
@@ -36,6 +38,7 @@ impl Steering {
             Self::Cluster => "static.yaml",
             Self::Endpoints => "dynamic.yaml",
             Self::Agents => "agents.yaml",
+            Self::Kv => "kv.yaml",
             Self::Phases => "prefill-decode.yaml",
         }
     }
@@ -198,12 +201,15 @@ impl Bootstrap {
         Ok(())
     }
 
-    /// How long the filter waits for `route`, in milliseconds.
+    /// How long the filter waits for `route`, in milliseconds, whatever the pool.
     ///
     /// # Errors
     /// No plugin configuration is JSON.
     pub fn route_deadline(&mut self, ms: u64) -> Result<()> {
-        self.plugin(|config| config["service"]["route_deadline_ms"] = json!(ms))
+        self.plugin(|config| {
+            let service = &mut config["service"];
+            (service["route_deadline_ms"], service["route_prompt_deadline_ms"]) = (json!(ms), json!(ms));
+        })
     }
 
     /// The listener of callers who may steer: their headers are left alone by the native stripping, and read by the filter.

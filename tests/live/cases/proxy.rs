@@ -186,7 +186,8 @@ fn g4_every_fault_of_the_filter_is_named() {
         *place = json!({"neither": ["text", "number"]});
     }
     let scratch = Scratch::new().unwrap();
-    for steering in [Steering::Cluster, Steering::Endpoints, Steering::Agents, Steering::Phases] {
+    for steering in [Steering::Cluster, Steering::Endpoints, Steering::Agents, Steering::Kv, Steering::Phases]
+    {
         let mut bootstrap = Bootstrap::shipped(steering).unwrap();
         bootstrap.plugin_text(&config.to_string()).unwrap();
         let said = envoy::validate(&bootstrap, scratch.path()).unwrap();
