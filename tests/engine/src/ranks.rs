@@ -11,8 +11,12 @@ use tokio::time::Instant;
 use crate::config::{EngineConfig, Kind};
 use crate::kv_events::{self, Feed};
 use crate::prefix_cache::{Copies, PrefixCache};
+use crate::space::Space;
 
 pub(crate) use self::turn::{Prefill, Turn};
+
+/// Blocks of a prompt that nobody asked for.
+const FILL_BLOCKS: u32 = 16;
 
 /// Counters and gauges of one rank, as `/metrics` and `/control/state` show them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -119,6 +123,17 @@ impl Ranks {
         self.ranks[index].books().figures.waiting += 1;
         drop(next);
         Turn::waiting(Arc::clone(self), index)
+    }
+
+    /// Has the rank at this place compute a prompt that nobody asked for and that is like no other.
+    pub(crate) async fn fill(self: &Arc<Self>, index: usize) {
+        let seen = self.ranks[index].books().figures.queried_tokens;
+        let first = (seen as u32).wrapping_mul(2_654_435_761).wrapping_add(index as u32);
+        let count = FILL_BLOCKS * self.block_size as u32;
+        let tokens: Vec<u32> = (0..count).map(|at| first.wrapping_add(at) % 50_000).collect();
+        let mut turn = self.admit(Some(index));
+        turn.prefill(&Arc::new(Space::new("fill", None, None)), &tokens).await;
+        turn.finish(Finish::Stop, 0);
     }
 
     /// Every rank's figures, by rank.

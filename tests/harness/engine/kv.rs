@@ -1,10 +1,13 @@
 //! An engine's publishers of cache events: where they are, how they stand, how they shall fail. Does not read events.
 
 use anyhow::{Context, Result, ensure};
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::Engine;
+use crate::client::MODEL;
 
 /// How the publisher of one rank stands.
 #[derive(Clone, Debug, Deserialize)]
@@ -71,6 +74,53 @@ impl Engine {
     /// It knows no such fault, or no such rank publishes.
     pub async fn kv_fault(&self, fault: &str, rank: Option<u32>) -> Result<()> {
         self.control("POST", "kv-events", Some(json!({"fault": fault, "rank": rank}))).await.map(drop)
+    }
+
+    /// Publishes these bytes as the rank's next batch, whatever they are.
+    ///
+    /// # Errors
+    /// No such rank publishes.
+    pub async fn kv_publish(&self, payload: &[u8], rank: u32) -> Result<()> {
+        let order = json!({"fault": "publish", "rank": rank, "payload": BASE64_STANDARD.encode(payload)});
+        self.control("POST", "kv-events", Some(order)).await.map(drop)
+    }
+
+    /// Empties the caches, as `POST /reset_prefix_cache` does; published with each rank's next step.
+    ///
+    /// # Errors
+    /// It does not answer, or requests run.
+    pub async fn reset_cache(&self) -> Result<()> {
+        let url = format!("http://{}/reset_prefix_cache", self.address);
+        let answer = self.http.post(url).send().await?;
+        ensure!(
+            answer.status().is_success(),
+            "engine {} keeps its cache: {}",
+            self.spec.name,
+            answer.status()
+        );
+        Ok(())
+    }
+
+    /// Has a rank (global number) compute these tokens and answer one; returns how many it found in its cache.
+    ///
+    /// # Errors
+    /// It does not answer with 200.
+    pub async fn compute(&self, tokens: &[u32], rank: Option<u32>) -> Result<u64> {
+        let body = json!({"model": MODEL, "prompt": tokens, "max_tokens": 1});
+        let request = self.http.post(format!("http://{}/v1/completions", self.address)).json(&body);
+        let request = match rank {
+            Some(rank) => request.header("x-data-parallel-rank", rank),
+            None => request,
+        };
+        let answer = request.send().await?;
+        ensure!(
+            answer.status().is_success(),
+            "engine {} computes nothing: {}",
+            self.spec.name,
+            answer.status()
+        );
+        let answer: Value = answer.json().await?;
+        Ok(answer["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap_or(0))
     }
 
     /// Takes all faults of publishers back.

@@ -106,6 +106,12 @@ impl Feed {
         self.wake.notify_one();
     }
 
+    /// A batch whose payload is the test's own.
+    pub(crate) fn publish(&self, payload: Vec<u8>) {
+        self.lock().ring.publish(payload);
+        self.wake.notify_one();
+    }
+
     /// As in a process just started.
     pub(crate) fn restart(&self) {
         let mut inner = self.lock();

@@ -1,6 +1,8 @@
 //! `/control/kv-events`: what tests see of the publishers and order of them.
 
 use anyhow::{Context, bail};
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
 use hyper::{Method, StatusCode};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -21,6 +23,9 @@ struct Order {
     /// Global number of the rank; without one all ranks.
     #[serde(default)]
     rank: Option<u32>,
+    /// Of `publish`, in base64: the next batch's payload, whatever it is.
+    #[serde(default)]
+    payload: Option<String>,
 }
 
 /// Answers `GET`, `POST` and `DELETE`: always with how the ranks stand afterwards.
@@ -42,18 +47,37 @@ pub(crate) async fn answer(shared: &Shared, method: &Method, body: &[u8]) -> Ans
 async fn order(shared: &Shared, body: &[u8]) -> anyhow::Result<()> {
     let order: Order = serde_json::from_slice(body)?;
     let first = shared.config.dp_start;
+    if let Some(prompts) = order.fault.strip_prefix("fill=") {
+        return fill(shared, order.rank, prompts.parse().context("no number")?).await;
+    }
     let mut ordered = 0;
     for (index, source) in shared.sources().iter().enumerate() {
         let rank = first + u32::try_from(index)?;
         if order.rank.is_none_or(|wanted| wanted == rank) {
-            carry_out(shared, source, index, &order.fault).await?;
+            carry_out(shared, source, index, &order).await?;
             ordered += 1;
         }
     }
     if ordered == 0 { bail!("no such rank, or it publishes no events") } else { Ok(()) }
 }
 
-async fn carry_out(shared: &Shared, source: &Source, index: usize, fault: &str) -> anyhow::Result<()> {
+/// A prompt on each rank, then another: what load would make it publish, without the requests.
+async fn fill(shared: &Shared, rank: Option<u32>, prompts: u64) -> anyhow::Result<()> {
+    let first = shared.config.dp_start;
+    for _ in 0..prompts {
+        for (index, number) in (0..shared.sources().len()).zip(first..) {
+            if rank.is_none_or(|wanted| wanted == number) {
+                shared.ranks.fill(index).await;
+            }
+        }
+        // Publishers send meanwhile.
+        tokio::task::yield_now().await;
+    }
+    Ok(())
+}
+
+async fn carry_out(shared: &Shared, source: &Source, index: usize, order: &Order) -> anyhow::Result<()> {
+    let fault = order.fault.as_str();
     let (name, number) = match fault.split_once('=') {
         Some((name, number)) => (name, Some(number.parse::<u64>().context("no number")?)),
         None => (fault, None),
@@ -70,6 +94,10 @@ async fn carry_out(shared: &Shared, source: &Source, index: usize, fault: &str) 
         ("stall", None) => set(|troubles, _| troubles.stall = Some(None)),
         ("silent", None) => set(|troubles, _| troubles.silent = true),
         ("tick", None) => source.feed.tick(),
+        ("publish", None) => {
+            let payload = order.payload.as_deref().context("no payload")?;
+            source.feed.publish(BASE64_STANDARD.decode(payload)?);
+        }
         ("close", None) => drop(source.set(false).await?),
         ("open", None) => drop(source.set(true).await?),
         ("restart", None) => restart(shared, source, index).await?,
