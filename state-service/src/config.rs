@@ -6,17 +6,19 @@
 use crate::declare::{self, Faults, Fields, POOL_DEFAULT, TEXT_BYTES_MAX, TEXTS_MAX, WorkerSpec};
 use crate::tokenize::Tokens;
 use fields::{AFFINITIES, ON_ALL_OVERLOADEDS, ON_OVERLOADS, POLICIES, RANK_PICKS, RANKS};
-use routing::contract::PoolInfo;
+use routing::contract::{Policy, PoolInfo};
 use routing::id::PoolName;
 use routing::time::Millis;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 
 mod fields;
+mod kv;
 #[cfg(test)]
 mod tests;
 
 pub use fields::fields;
+pub use kv::KvSettings;
 
 /// Most pools.
 pub const POOLS_MAX: usize = 256;
@@ -36,6 +38,8 @@ pub struct ServiceConfig {
     pub workers: Vec<WorkerSpec>,
     /// How pools get their prompts' tokens; those that do not are left out.
     pub tokens: BTreeMap<PoolName, Tokens>,
+    /// How pools under `kv_aware` choose; those that say nothing about it are left out.
+    pub kv: BTreeMap<PoolName, KvSettings>,
 }
 
 /// What becomes of a worker that names a pool not listed.
@@ -52,7 +56,13 @@ impl ServiceConfig {
     #[must_use]
     pub fn without_file() -> Self {
         let pools = PoolName::parse(POOL_DEFAULT).map(PoolInfo::with_defaults).into_iter().collect();
-        Self { pools, other_pools: OtherPools::SpringUp, workers: Vec::new(), tokens: BTreeMap::new() }
+        Self {
+            pools,
+            other_pools: OtherPools::SpringUp,
+            workers: Vec::new(),
+            tokens: BTreeMap::new(),
+            kv: BTreeMap::new(),
+        }
     }
 }
 
@@ -67,35 +77,44 @@ pub fn parse(body: &[u8]) -> Result<ServiceConfig, Faults> {
     faults.or(config)
 }
 
-fn document(value: &Value, faults: &mut Faults) -> Option<ServiceConfig> {
-    let mut fields = Fields::open("", value, faults)?;
-    let mut tokens = BTreeMap::new();
-    let pools = pools(fields.list(faults, fields::POOLS.name(), 1, POOLS_MAX), &mut tokens, faults);
-    let workers = workers(fields.list(faults, fields::WORKERS.name(), 0, WORKERS_MAX), &pools, faults);
-    fields.close(faults);
-    Some(ServiceConfig { pools, other_pools: OtherPools::Refused, workers, tokens })
+/// What is said of a pool, and what filters need not know of it.
+struct Pool {
+    info: PoolInfo,
+    tokens: Tokens,
+    kv: Option<KvSettings>,
 }
 
-fn pools(values: &[Value], tokens: &mut BTreeMap<PoolName, Tokens>, faults: &mut Faults) -> Vec<PoolInfo> {
+fn document(value: &Value, faults: &mut Faults) -> Option<ServiceConfig> {
+    let mut fields = Fields::open("", value, faults)?;
+    let all = pools(fields.list(faults, fields::POOLS.name(), 1, POOLS_MAX), faults);
+    let of = |pool: &Pool| pool.info.name.clone();
+    let tokens =
+        all.iter().filter(|pool| !pool.tokens.is_off()).map(|pool| (of(pool), pool.tokens.clone())).collect();
+    let kv = all.iter().filter_map(|pool| Some((of(pool), pool.kv?))).collect();
+    let pools: Vec<PoolInfo> = all.into_iter().map(|pool| pool.info).collect();
+    let workers = workers(fields.list(faults, fields::WORKERS.name(), 0, WORKERS_MAX), &pools, faults);
+    fields.close(faults);
+    Some(ServiceConfig { pools, other_pools: OtherPools::Refused, workers, tokens, kv })
+}
+
+fn pools(values: &[Value], faults: &mut Faults) -> Vec<Pool> {
     let mut seen = BTreeSet::new();
-    let mut pools: Vec<PoolInfo> = Vec::new();
+    let mut pools: Vec<Pool> = Vec::new();
     for (i, value) in values.iter().enumerate() {
         let path = format!("pools[{i}]");
-        let Some((pool, own_tokens)) = pool(value, &path, faults) else { continue };
-        if seen.insert(pool.name.clone()) {
-            if !own_tokens.is_off() {
-                tokens.insert(pool.name.clone(), own_tokens);
-            }
+        let Some(pool) = pool(value, &path, faults) else { continue };
+        let name = &pool.info.name;
+        if seen.insert(name.clone()) {
             pools.push(pool);
         } else {
-            faults.add(&format!("{path}.name"), format!("{} is listed twice", pool.name), "each name once");
+            faults.add(&format!("{path}.name"), format!("{name} is listed twice"), "each name once");
         }
     }
-    pools.sort_by(|a, b| a.name.cmp(&b.name));
+    pools.sort_by(|a, b| a.info.name.cmp(&b.info.name));
     pools
 }
 
-fn pool(value: &Value, path: &str, faults: &mut Faults) -> Option<(PoolInfo, Tokens)> {
+fn pool(value: &Value, path: &str, faults: &mut Faults) -> Option<Pool> {
     let mut fields = Fields::open(path, value, faults)?;
     let name = fields.required(faults, fields::NAME.name(), "a pool name", PoolName::parse);
     let mut pool = PoolInfo::with_defaults(name.clone().or_else(|| PoolName::parse(POOL_DEFAULT).ok())?);
@@ -112,8 +131,18 @@ fn pool(value: &Value, path: &str, faults: &mut Faults) -> Option<(PoolInfo, Tok
     pool.in_flight_limit = Some(fields.integer(faults, &fields::IN_FLIGHT_LIMIT)).filter(|limit| *limit > 0);
     pool.models = models(fields.texts(faults, fields::MODELS.name(), TEXTS_MAX, TEXT_BYTES_MAX));
     let tokens = Tokens::parse(fields.take(fields::TOKENS.name()), &fields.at(fields::TOKENS.name()), faults);
+    let kv = fields.take(fields::KV.name());
+    let kv = kv.and_then(|value| KvSettings::parse(value, &fields.at(fields::KV.name()), faults));
+    pool.reads_prompt = pool.policy == Policy::KvAware && !tokens.is_off();
+    if pool.policy != Policy::KvAware {
+        let unused = [(fields::KV, kv.is_some()), (fields::TOKENS, !tokens.is_off())];
+        for (field, _) in unused.iter().filter(|(_, given)| *given) {
+            let problem = "says how slots are compared, which this pool's policy does not".to_owned();
+            faults.add(&fields.at(field.name()), problem, "policy \"kv_aware\", or leave it out");
+        }
+    }
     fields.close(faults);
-    name.map(|_| (pool, tokens))
+    name.map(|_| Pool { info: pool, tokens, kv })
 }
 
 /// Sorted, each once.

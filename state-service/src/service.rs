@@ -134,7 +134,7 @@ impl Service {
         let mut effects = Vec::new();
         let (reply, waiting) = {
             let mut state = self.lock();
-            let command = Command::Route { request, draw: self.chance.draw() };
+            let command = Command::Route { request, prompt: None, draw: self.chance.draw() };
             let reply = state.apply(self.clock.now(), command, &mut effects);
             let waiting = match &reply {
                 Reply::Later(later) => {

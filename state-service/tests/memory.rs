@@ -79,7 +79,8 @@ fn a_million_sessions_and_answers_stay_within_what_is_stated_and_a_live_session_
             session: Some(session(0)),
             ..RouteRequest::new(caller(), RequestId(u64::MAX), pool(), Millis(30))
         };
-        let Reply::Route(reply) = apply(&mut state, now + 1, Command::Route { request: live, draw: 0 })
+        let Reply::Route(reply) =
+            apply(&mut state, now + 1, Command::Route { request: live, prompt: None, draw: 0 })
         else {
             panic!()
         };

@@ -194,7 +194,9 @@ impl World {
         let alias = body.alias;
         let dry = body.dry_run.then(|| self.look_at(&body));
         let asked = self.spoil_demands(body);
-        match self.apply_for(Some((request, call)), Command::Route { request: asked.clone(), draw }) {
+        match self
+            .apply_for(Some((request, call)), Command::Route { request: asked.clone(), prompt: None, draw })
+        {
             Reply::Route(reply) => {
                 if let Some(alias) = alias {
                     self.check_alias(alias, &reply);

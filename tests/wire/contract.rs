@@ -72,12 +72,16 @@ fn has_nothing_new(written: &Value, golden_names: &[&str]) {
 #[test]
 fn the_service_takes_every_golden_question_and_answers_as_the_golden_answers() {
     let dry: RouteRequest = message("route_request_split");
-    let Reply::Route(reply) = apply(&mut state(), Command::Route { request: dry, draw: 0 }) else { panic!() };
+    let Reply::Route(reply) = apply(&mut state(), Command::Route { request: dry, prompt: None, draw: 0 })
+    else {
+        panic!()
+    };
     assert!(reply.explained.is_some(), "{reply:?}");
     has_nothing_new(&serde_json::to_value(&reply).unwrap(), &["route_reply_split", "route_reply_held"]);
     for name in ["route_request", "route_request_bare"] {
         let request = message(name);
-        let Reply::Route(reply) = apply(&mut state(), Command::Route { request, draw: 0 }) else {
+        let Reply::Route(reply) = apply(&mut state(), Command::Route { request, prompt: None, draw: 0 })
+        else {
             panic!("{name}")
         };
         assert!(reply.target.is_some(), "{name}: {reply:?}");

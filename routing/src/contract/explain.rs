@@ -2,7 +2,7 @@
 //!
 //! The answer of `POST /v1/explain` and of a dry run. Holds no key and no prompt: a session is shown by its hash.
 
-use super::{Outcome, Refusal, Target, WorkerState};
+use super::{Outcome, Overlap, Refusal, Target, WorkerState};
 use crate::hash::Phase;
 use crate::id::{PoolName, Rank, SessionId, WorkerId};
 use serde::{Deserialize, Serialize};
@@ -29,7 +29,7 @@ pub struct Explanation {
     /// The slot chosen.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub choice: Option<Target>,
-    /// Every worker of the pool and phase, by id.
+    /// Every worker of the pool and phase, by id; under `kv_aware` every slot of these.
     pub candidates: Vec<CandidateShown>,
     /// The prefill half, in a pool that is split.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -90,9 +90,12 @@ pub struct CandidateShown {
     pub state: WorkerState,
     /// In flight, waiting and what recent failures count as, in requests.
     pub load: u64,
-    /// What the policy compared, lower is better; absent where it compares nothing or the candidate was left out.
+    /// What the policy compared, lower is better (under `kv_aware` ten-thousandths of a block); absent where it compares nothing or the candidate was left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub score: Option<u64>,
+    /// How much of the prompt it caches, where that was looked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub overlap: Option<Overlap>,
     /// Every filter that left it out; empty for those the policy chose from.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub removed_by: Vec<Removal>,
@@ -112,6 +115,8 @@ pub enum Removal {
     AllowList,
     /// Others that might serve have more of the preferred labels.
     Preference,
+    /// It carries more than its share of all requests, whatever it caches.
+    Load,
     /// The slot is overloaded while others are not. Also how a word this build does not know is read.
     #[serde(other)]
     Overload,

@@ -31,6 +31,8 @@ pub(super) const ON_ALL_OVERLOADEDS: &[(&str, OnAllOverloaded); 2] =
 
 /// Largest device ratio: an accelerator that carries a thousand CPU workers' load.
 const DEVICE_RATIO_MAX: u32 = 1000;
+/// Largest share or weight.
+const PERCENT_MAX: u32 = 10_000;
 /// Least soft margin: a worker is left for one that carries less, never for one that carries more.
 const SOFT_MARGIN_PERCENT_MIN: u32 = 100;
 /// Largest soft margin: a hundred times the least load is as good as `hard`.
@@ -91,6 +93,27 @@ declare! {
         "how the tokens of prompts are got: `local`, here, by the model's files; `engine`, by a worker's `/tokenize`; `approximate`, \
          not at all: by hashes of text. Left out: `off`",
         "`local`: up to 64 MiB for what is known of earlier prompts, and what the tokenizer takes; `engine`: a call to a worker";
+    KV: "pools[].kv", Kind::Form { forms: "an object of the fields below" },
+        "`kv_aware`: how slots are compared", "";
+    KV_PREFILL: "pools[].kv.prefill_scale_percent", integer(100, 0, PERCENT_MAX, "%"),
+        "what a block that must be prefilled costs, beside one that is decoded", "";
+    KV_GPU: "pools[].kv.gpu_percent", integer(100, 0, 100, "%"),
+        "how much of its prefill a block saves that the slot's device caches", "";
+    KV_HOST: "pools[].kv.host_percent", integer(75, 0, 100, "%"), "the same of one in the host's memory", "";
+    KV_DISK: "pools[].kv.disk_percent", integer(25, 0, 100, "%"), "the same of one on disk", "";
+    KV_TEMPERATURE: "pools[].kv.temperature_percent", integer(0, 0, PERCENT_MAX, "%"),
+        "0: the cheapest slot, equals at random; more: any, the likelier the cheaper, so that replicas do not all choose alike", "";
+    KV_LOAD_CAP: "pools[].kv.load_cap_percent", integer(125, 100, PERCENT_MAX, "%"),
+        "a slot with more requests than this many percent of the mean takes no new ones, whatever it caches, unless all have", "";
+    KV_PREDICTION_TTL: "pools[].kv.prediction_ttl_ms", integer(2000, 0, 60_000, "ms"),
+        "for so long a prompt that was just sent to a slot counts as cached there, until its engine tells", "";
+    KV_PREDICTION: "pools[].kv.prediction_percent", integer(80, 0, 100, "%"),
+        "how much of its prefill such a block saves", "";
+    KV_PLACEMENT_TTL: "pools[].kv.placement_ttl_s", integer(600, 1, 86_400, "s"),
+        "the same for `approximate` tokens, where nothing else is known of the engines' caches",
+        "at most 262144 chunks of text, 25 MiB a pool";
+    KV_BLOCK_SIZE: "pools[].kv.block_size", integer(0, 0, 1024, "tokens"),
+        "tokens of a block of its engines' caches; 0: as their first event has it, 16 before one came", "";
     WORKERS: "workers", Kind::Form { forms: "0..=4096 workers, as `PUT /v1/workers/ID` takes them" },
         "workers that are always there", "";
 }

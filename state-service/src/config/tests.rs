@@ -1,8 +1,10 @@
 //! Config files, right and wrong.
 
-use super::{OtherPools, ServiceConfig, fields, parse};
+use super::{KvSettings, OtherPools, ServiceConfig, fields, parse};
 use expect_test::{Expect, expect};
 use routing::contract::{Affinity, OnAllOverloaded, OnOverload, Policy, RankChoice, RankPick, Ranks};
+use routing::id::PoolName;
+use routing::policy::kv::Weights;
 use routing::time::Millis;
 use serde_json::{Value, json};
 
@@ -116,7 +118,7 @@ fn every_fault_is_told_at_once_with_its_path() {
             pools[0].policy: "fastest" is not known (allowed: least_loaded, session_hash, round_robin, random, power_of_two, device_aware, direct, kv_aware)
             pools[0].affinity: "warm" is not known (allowed: hard, soft, off)
             pools[0].ttl_s: 0 is out of range (allowed: a whole number in 1..=31536000)
-            pools[1].ttl: unknown field (allowed: name, policy, affinity, ttl_s, device_ratio, rank, rank_pick, soft_margin_percent, on_overload, wait_ms, on_all_overloaded, in_flight_limit, models, tokens)
+            pools[1].ttl: unknown field (allowed: name, policy, affinity, ttl_s, device_ratio, rank, rank_pick, soft_margin_percent, on_overload, wait_ms, on_all_overloaded, in_flight_limit, models, tokens, kv)
             pools[1].name: a is listed twice (allowed: each name once)
             pools[2].name: is missing (allowed: a pool name)
             pools[2].ttl_s: 31536001 is out of range (allowed: a whole number in 1..=31536000)
@@ -149,4 +151,42 @@ fn a_field_given_twice_is_refused_with_its_path() {
     let faults = parse(text).unwrap_err();
     let paths: Vec<&str> = faults.list.iter().map(|fault| fault.path.as_str()).collect();
     assert_eq!(paths, ["pools[0].ttl_s", "pools"]);
+}
+
+#[test]
+fn a_pool_that_chooses_by_prompt_says_what_weighs_what() {
+    let file = json!({ "pools": [
+        { "name": "a", "policy": "kv_aware", "tokens": { "mode": "engine" }, "kv": {
+            "prefill_scale_percent": 200, "host_percent": 50, "temperature_percent": 10, "load_cap_percent": 150,
+            "prediction_ttl_ms": 500, "prediction_percent": 90, "placement_ttl_s": 60, "block_size": 32 } },
+        { "name": "b", "policy": "kv_aware" },
+        { "name": "c", "policy": "kv_aware", "kv": {} },
+    ] });
+    let config = parse(file.to_string().as_bytes()).unwrap();
+    assert_eq!(config.pools.iter().map(|pool| pool.reads_prompt).collect::<Vec<_>>(), [true, false, false]);
+    let of = |name: &str| config.kv.get(&PoolName::parse(name).unwrap());
+    let a = of("a").unwrap();
+    let weights =
+        Weights { prefill_scale: 200, host: 50, predicted: 90, temperature: 10, ..Weights::default() };
+    assert_eq!((a.weights, a.load_cap, a.block_size.unwrap().get()), (weights, 150, 32));
+    assert_eq!((a.prediction_ttl, a.placement_ttl), (Millis(500), Millis::from_secs(60)));
+    assert_eq!((of("b"), of("c")), (None, Some(&KvSettings::default())));
+}
+
+#[test]
+fn what_a_choice_by_prompt_cannot_use_is_refused() {
+    refused(
+        &json!({ "pools": [
+            { "name": "a", "tokens": { "mode": "engine" }, "kv": {} },
+            { "name": "b", "policy": "kv_aware", "kv": { "load_cap_percent": 99, "gpu_percent": 101, "blocks": 1 } },
+            { "name": "c", "policy": "kv_aware", "kv": 5 },
+        ] }),
+        &expect![[r#"
+            pools[0].kv: says how slots are compared, which this pool's policy does not (allowed: policy "kv_aware", or leave it out)
+            pools[0].tokens: says how slots are compared, which this pool's policy does not (allowed: policy "kv_aware", or leave it out)
+            pools[1].kv.gpu_percent: 101 is out of range (allowed: a whole number in 0..=100)
+            pools[1].kv.load_cap_percent: 99 is out of range (allowed: a whole number in 100..=10000)
+            pools[1].kv.blocks: unknown field (allowed: prefill_scale_percent, gpu_percent, host_percent, disk_percent, prediction_percent, temperature_percent, load_cap_percent, prediction_ttl_ms, placement_ttl_s, block_size)
+            pools[2].kv: is a number (allowed: a JSON object)"#]],
+    );
 }

@@ -100,7 +100,7 @@ impl Service {
         let mut directory = Directory::new(&topology);
         directory.update(&fleet);
         let (now, draw) = (self.clock.now(), self.chance.draw());
-        question.run(directory, (now, draw), |request| self.lock().dry_run(now, request, draw))
+        question.run(directory, (now, draw), |request| self.lock().dry_run(now, request, None, draw))
     }
 
     /// Whether requests can be placed, and what else there is to say.

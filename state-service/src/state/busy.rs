@@ -131,15 +131,16 @@ impl State {
         let told = slots.len();
         let known: Vec<SlotGauges> = slots.into_iter().filter(|told| worker.has_rank(told.rank)).collect();
         let strays = strays.saturating_add(told - known.len());
-        let before = worker.gauges.waiting();
+        let (before, hash) = (worker.gauges.waiting(), worker.hash);
         let mut touched = Vec::with_capacity(known.len());
-        for told in known {
+        for told in known.iter().copied() {
             let slot = worker.slot_of(told.rank);
             worker.gauges.take(now, slot.rank(), told);
             touched.push(slot);
         }
         self.load_changed |= worker.gauges.waiting() != before;
         touched.into_iter().for_each(|slot| self.workers.touch(slot));
+        known.iter().for_each(|told| self.kv_gauges(now, hash, told));
         self.counters.gauges_taken += 1;
         self.counters.gauges_undeclared_rank += u64::try_from(strays).unwrap_or(u64::MAX);
         Ok(())

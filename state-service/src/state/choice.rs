@@ -7,6 +7,7 @@
 use super::State;
 use super::binding::Slot;
 use super::judge::Asked;
+use super::kv::slots_of;
 use super::limits::{ALTERNATES_MAX, ALTERNATES_WINDOW};
 use super::workers::Worker;
 use routing::contract::{
@@ -41,6 +42,8 @@ pub(super) struct Field<'a> {
 /// What the pool's policy says.
 pub(super) struct Choice {
     pub(super) chosen: Chosen,
+    /// The slot, where the policy compares slots.
+    pub(super) slot: Option<Slot>,
     /// Where the pool's round robin stands after this choice, if it was asked.
     pub(super) turn: Option<u64>,
 }
@@ -72,13 +75,20 @@ impl Considered<'_> {
 
     /// Whether its state and its load would let it serve.
     fn only_demands_are_in_the_way(&self) -> bool {
-        let of_demands = |removal: &Removal| !matches!(removal, Removal::State | Removal::Overload);
+        let of_demands =
+            |removal: &Removal| !matches!(removal, Removal::State | Removal::Overload | Removal::Load);
         !self.removed_by.is_empty() && self.removed_by.iter().all(of_demands)
     }
 
     fn candidate(&self) -> Candidate {
         let Worker { hash, spec, .. } = self.worker;
         Candidate { worker_hash: *hash, weight: spec.weight, load: self.load, device: spec.device }
+    }
+}
+
+impl Choice {
+    const fn of(chosen: Chosen) -> Self {
+        Self { chosen, slot: None, turn: None }
     }
 }
 
@@ -122,8 +132,18 @@ impl State {
 
     fn unmet_demands(&self, asked: &Asked, worker: &Worker, home: Option<Slot>) -> Vec<Removal> {
         let by_address = !asked.demands.addresses.is_empty();
+        if by_address && asked.compares_slots() {
+            return self.unmet_everywhere(asked, worker);
+        }
         let rank = by_address.then(|| self.slot_there(asked, worker, home).rank()).flatten();
         super::offer::refuses(&asked.demands, worker, rank)
+    }
+
+    /// Where each slot is a candidate of its own, a worker is left out if all of its slots are.
+    fn unmet_everywhere(&self, asked: &Asked, worker: &Worker) -> Vec<Removal> {
+        let each = slots_of(asked, worker).into_iter();
+        let refused = each.map(|slot| super::offer::refuses(&asked.demands, worker, slot.rank()));
+        refused.min_by_key(Vec::len).unwrap_or_default()
     }
 
     /// Leaves out who is overloaded while others are not; whether all are.
@@ -138,7 +158,11 @@ impl State {
     }
 
     fn is_busy_there(&self, asked: &Asked, worker: &Worker, home: Option<Slot>) -> bool {
-        worker.has_overload() && worker.is_overloaded(self.slot_there(asked, worker, home))
+        worker.has_overload()
+            && match asked.compares_slots() {
+                true => slots_of(asked, worker).into_iter().all(|slot| worker.is_overloaded(slot)),
+                false => worker.is_overloaded(self.slot_there(asked, worker, home)),
+            }
     }
 
     /// The slot this request would get on a worker.
@@ -153,13 +177,16 @@ impl State {
     /// What the pool's policy says of those left.
     pub(super) fn choose(&self, asked: &Asked, field: &Field<'_>) -> Choice {
         let policy = match (asked.pool.policy, field.all_overloaded) {
-            (Policy::Direct, _) => return Choice { chosen: Chosen::Caller, turn: None },
+            (Policy::Direct, _) => return Choice::of(Chosen::Caller),
             (_, true) if asked.pool.on_all_overloaded == OnAllOverloaded::Refuse => {
-                return Choice { chosen: Chosen::Overloaded, turn: None };
+                return Choice::of(Chosen::Overloaded);
             }
             (_, true) => Policy::LeastLoaded,
             (policy, false) => policy,
         };
+        if policy == Policy::KvAware && asked.looked.is_some() {
+            return self.choose_by_prompt(asked, field);
+        }
         let candidates = field.candidates();
         let turn = (policy == Policy::RoundRobin).then(|| self.next_turn(asked));
         let rules = Rules { policy, device_ratio: asked.pool.device_ratio };
@@ -167,7 +194,13 @@ impl State {
         let chosen = choose(rules, &candidates, asked.session_id(), chance);
         let chosen = chosen.and_then(|at| candidates.get(at));
         let chosen = chosen.map_or_else(|| field.nobody(), |one| Chosen::Worker(one.worker_hash, policy));
-        Choice { chosen, turn }
+        Choice { chosen, slot: None, turn }
+    }
+
+    fn choose_by_prompt(&self, asked: &Asked, field: &Field<'_>) -> Choice {
+        let slot = self.choose_slot(asked, field);
+        let chosen = slot.map_or_else(|| field.nobody(), |slot| Chosen::Worker(slot.worker, Policy::KvAware));
+        Choice { chosen, slot, turn: None }
     }
 
     /// Next position of the pool's round robin.

@@ -3,6 +3,7 @@
 use super::gauges::SlotGauges;
 use super::kv_stream::{Attempt, Input, Link};
 use crate::declare::{Address, Told, WorkerSpec};
+use routing::block::Chain;
 use routing::contract::{PageUpload, Report, RouteReply, RouteRequest, WatchQuery, WatchReply};
 use routing::id::{PoolName, SessionId, WorkerId};
 use routing::time::Millis;
@@ -91,8 +92,10 @@ pub enum Command {
     },
     /// A request asks where it goes.
     Route {
-        /// The question.
+        /// The question; its own prompt is not looked at.
         request: RouteRequest,
+        /// The blocks of its prompt, where they are known; where they are not, at least how long it is.
+        prompt: Option<Box<Chain>>,
         /// Uniformly random: breaks ties.
         draw: u64,
     },

@@ -7,7 +7,9 @@ use super::State;
 use super::binding::Slot;
 use super::choice::{Considered, Field};
 use super::judge::{Asked, Seat};
+use super::kv::{Compared, Found};
 use super::verdict::{Act, Fresh, Loose, Verdict};
+use routing::block::Chain;
 use routing::contract::{
     Affinity, Caller, CandidateShown, Explained, Explanation, Policy, Removal, RouteReply, RouteRequest,
 };
@@ -20,7 +22,13 @@ impl State {
     /// What [`super::Command::Route`] would answer now, with the decision in [`RouteReply::explained`]. No hold is made, no
     /// binding refreshed, nothing counted or reserved; entries not yet reported are left to their report.
     #[must_use]
-    pub fn dry_run(&self, now: Timestamp, request: &RouteRequest, draw: u64) -> RouteReply {
+    pub fn dry_run(
+        &self,
+        now: Timestamp,
+        request: &RouteRequest,
+        prompt: Option<Chain>,
+        draw: u64,
+    ) -> RouteReply {
         let Some(pool) = self.pools.get(&request.pool).cloned() else {
             let nowhere = self.unknown_pool(now);
             let shown = empty(request.pool.clone(), &nowhere);
@@ -28,7 +36,9 @@ impl State {
         };
         let behind = self.behind(now, request);
         let seat = self.seat_of(&request.caller);
-        let asked = Asked::serving((now, seat, draw), pool, request, request.session.or(behind));
+        let looked = self.look(now, &pool, prompt, Found::default());
+        let session = request.session.or(behind);
+        let asked = Asked::serving((now, seat, draw), pool, request, (session, looked.as_ref()));
         let (mut reply, mut shown) = self.lay_open(&asked);
         if let Some(ask) = request.prefill.as_ref().filter(|_| reply.target.is_some()) {
             let (prefill, shown_prefill) = self.lay_open(&asked.prefill(ask));
@@ -51,6 +61,9 @@ impl State {
         let reply = self.answer(asked, verdict);
         let home = verdict.bound.map(|bound| bound.slot);
         let field = self.field(asked, home);
+        if asked.compares_slots() {
+            return (reply.clone(), self.lay_slots_open(asked, verdict, &field, &reply));
+        }
         let scores = self.scores(asked, verdict, &field);
         let mut scores = scores.into_iter();
         let shown = field.all.iter().map(|one| {
@@ -64,6 +77,37 @@ impl State {
             ..empty(asked.pool.name.clone(), &reply)
         };
         (reply, explanation)
+    }
+
+    /// The same where each slot was a candidate.
+    fn lay_slots_open(
+        &self,
+        asked: &Asked,
+        verdict: Verdict,
+        field: &Field<'_>,
+        reply: &RouteReply,
+    ) -> Explanation {
+        let compared = compared(asked, verdict) == Some(Policy::KvAware);
+        let shown = |one: Compared<'_>| {
+            let left = one.removed_by.is_empty() && compared;
+            let mut removed_by = one.removed_by;
+            removed_by.sort_unstable();
+            CandidateShown {
+                worker: one.worker.id().clone(),
+                rank: one.worker.target(one.slot).rank,
+                state: one.worker.state(),
+                load: one.requests,
+                score: left.then_some(one.cost),
+                overlap: asked.looked.filter(|looked| looked.has_blocks()).map(|_| one.overlap),
+                removed_by,
+            }
+        };
+        Explanation {
+            phase: asked.phase,
+            choice: reply.target.clone(),
+            candidates: self.compare_slots(asked, field).into_iter().map(shown).collect(),
+            ..empty(asked.pool.name.clone(), reply)
+        }
     }
 
     fn shown(
@@ -82,6 +126,7 @@ impl State {
             state: worker.state(),
             load: *load,
             score,
+            overlap: None,
             removed_by,
         }
     }

@@ -6,6 +6,7 @@
 use super::State;
 use super::binding::{Record, Slot};
 use super::choice::{Chosen, Field, concerns, pins};
+use super::kv::Looked;
 use super::limits::SEQ_MAX;
 use super::offer;
 use super::verdict::{Act, Bound, Fresh, Loose, Verdict};
@@ -20,7 +21,7 @@ use routing::id::{PoolName, RequestId, SessionId, Version};
 use routing::time::Timestamp;
 
 /// One half of a request asks, at some time, with some luck.
-pub(super) struct Asked {
+pub(super) struct Asked<'a> {
     pub(super) now: Timestamp,
     pub(super) seat: Seat,
     pub(super) request: RequestId,
@@ -31,6 +32,8 @@ pub(super) struct Asked {
     pub(super) cached: Option<Cached>,
     pub(super) named: Option<Target>,
     pub(super) demands: Demands,
+    /// Its prompt, in a pool that chooses by it.
+    pub(super) looked: Option<&'a Looked>,
     /// Uniformly random.
     pub(super) draw: u64,
 }
@@ -46,7 +49,12 @@ pub(super) enum Seat {
     Full,
 }
 
-impl Asked {
+impl Asked<'_> {
+    /// Whether slots are candidates, not workers.
+    pub(super) fn compares_slots(&self) -> bool {
+        self.pool.policy == Policy::KvAware && self.looked.is_some()
+    }
+
     pub(super) fn session_id(&self) -> Option<SessionId> {
         self.session.map(|session| session.id)
     }
@@ -123,11 +131,14 @@ impl State {
         let choice = self.choose(asked, &field);
         let act = match (choice.chosen, stays) {
             // The policy chose where it is, or nobody else.
-            (Chosen::Worker(worker, _), Some(bound)) if worker == bound.slot.worker => Act::GoOn(bound),
+            (Chosen::Worker(worker, _), Some(bound)) if is_home(worker, choice.slot, bound) => {
+                Act::GoOn(bound)
+            }
             (Chosen::Caller | Chosen::Nobody | Chosen::Unmet, Some(bound)) => Act::GoOn(bound),
             (Chosen::Overloaded, Some(bound)) if !self.is_overloaded(bound.slot) => Act::GoOn(bound),
             (Chosen::Worker(worker, policy), _) => {
-                let slot = self.new_slot(&asked.pool, worker, session.rank_hash, asked.draw);
+                let hashed = || self.new_slot(&asked.pool, worker, session.rank_hash, asked.draw);
+                let slot = choice.slot.unwrap_or_else(hashed);
                 self.hold_at(asked, session, slot, leaves.unwrap_or(Fresh::First(policy)))
             }
             (nobody, _) => nobody.refusal(),
@@ -155,7 +166,8 @@ impl State {
         let choice = self.choose(asked, field);
         let act = match choice.chosen {
             Chosen::Worker(worker, policy) => {
-                Act::Unpinned(self.plain_slot(&asked.pool, worker, asked.session), why(policy))
+                let plain = || self.plain_slot(&asked.pool, worker, asked.session);
+                Act::Unpinned(choice.slot.unwrap_or_else(plain), why(policy))
             }
             nobody => nobody.refusal(),
         };
@@ -242,6 +254,12 @@ impl State {
     pub(super) fn live_record(&self, now: Timestamp, id: SessionId) -> Option<Record> {
         self.sessions.by_id(id)?.record.filter(|record| !record.is_expired(now))
     }
+}
+
+/// Whether a soft session that looks around is where it would go.
+fn is_home(worker: u64, slot: Option<Slot>, bound: Bound) -> bool {
+    let rank = slot.and_then(Slot::rank).zip(bound.slot.rank());
+    worker == bound.slot.worker && rank.is_none_or(|(chosen, bound)| chosen == bound)
 }
 
 /// A version that nobody can have given would end all counting.

@@ -1,7 +1,18 @@
 //! What the fleet's ranks cache: a stream and an index slot for each rank, an index for each pool.
 //!
 //! Owns which rank has which slot, and what becomes of both when workers change. Order is `kv_stream.rs`'s, blocks are `blocks`',
-//! what an overlap is worth is the policy's.
+//! what an overlap is worth is the policy's. What requests load slots with, and the choice by both, is in the modules beneath.
+
+mod book;
+mod bookings;
+mod choose;
+mod counts;
+mod look;
+mod runs;
+mod seats;
+
+pub(super) use choose::{Compared, slots_of};
+pub(super) use look::{Found, Looked};
 
 use super::State;
 use super::binding::Slot;
@@ -10,6 +21,9 @@ use super::command::{Effect, StateError};
 use super::kv_event::{KvBatch, KvEvent, Tier};
 use super::kv_stream::{self, Cause, Input, KvStream, Link};
 use super::workers::{Worker, Workers};
+use crate::config::{KvSettings, ServiceConfig};
+use crate::tokenize::approximate::Placements;
+use bookings::Bookings;
 use routing::contract::Target;
 use routing::id::{PoolName, Rank, WorkerId};
 use routing::time::{Millis, Timestamp};
@@ -21,9 +35,20 @@ pub(super) const RANKS_MAX: usize = 8192;
 /// Until an index holds so many blocks a larger block size replaces the one it has learned: the first event may be a short tail.
 const SIZE_LEARNED: usize = 16;
 
+/// Tokens of a block of a pool of which nothing is known yet.
+const BLOCK_SIZE_DEFAULT: u32 = 16;
+/// Chunks of text remembered of one pool under `approximate` tokens, half of them at least.
+const CHUNKS_MAX: usize = 262_144;
+
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct Kv {
+    settings: BTreeMap<PoolName, KvSettings>,
+    bookings: Bookings,
+    /// Of pools under `approximate` tokens.
+    placements: BTreeMap<PoolName, Placements>,
+    /// What the last question had allocated.
+    pub(super) found: Found,
     ranks: BTreeMap<Key, RankKv>,
     indexes: BTreeMap<PoolName, BlockIndex>,
     counters: KvCounters,
@@ -62,6 +87,22 @@ pub struct KvView {
 }
 
 impl Kv {
+    pub(super) fn new(config: &ServiceConfig) -> Self {
+        let approximate = config.tokens.iter().filter(|(_, tokens)| tokens.is_approximate());
+        let ttl = |pool| config.kv.get(pool).copied().unwrap_or_default().placement_ttl;
+        Self {
+            settings: config.kv.clone(),
+            placements: approximate
+                .map(|(pool, _)| (pool.clone(), Placements::new(CHUNKS_MAX, ttl(pool))))
+                .collect(),
+            ..Self::default()
+        }
+    }
+
+    fn settings(&self, pool: &PoolName) -> KvSettings {
+        self.settings.get(pool).copied().unwrap_or_default()
+    }
+
     fn step(&mut self, now: Timestamp, key: Key, input: Input) -> Vec<kv_stream::Effect> {
         let mut effects = Vec::new();
         if let Some(rank) = self.ranks.get_mut(&key) {
@@ -92,6 +133,9 @@ impl Kv {
 
     fn apply(&mut self, key: Key, batch: &KvBatch) {
         for event in &batch.events {
+            if *event == KvEvent::Cleared {
+                self.expect_nothing(key);
+            }
             self.learn_size(key, event);
             let Some(rank) = self.ranks.get_mut(&key) else { return };
             let Some(index) = self.indexes.get_mut(&rank.pool) else { continue };
@@ -109,9 +153,16 @@ impl Kv {
         if let (Some(slot), Some(index)) = (rank.slot, self.indexes.get_mut(&rank.pool)) {
             index.clear(slot);
         }
+        self.expect_nothing(key);
     }
 
-    /// A pool's block size is that of its engines' first whole block.
+    /// What was sent to a rank before its cache was emptied is not there.
+    fn expect_nothing(&mut self, key: Key) {
+        self.bookings.forget_expected(Slot::new(key.0, Some(Rank(key.1))));
+        self.bookings.forget_expected(Slot::new(key.0, None));
+    }
+
+    /// A pool's block size is that of its engines' first whole block, unless its config says otherwise.
     fn learn_size(&mut self, key: Key, event: &KvEvent) {
         let KvEvent::Stored { hashes, tokens, block_size, kind_ok: true, .. } = event else { return };
         let Some(size) = NonZeroU32::new(*block_size) else { return };
@@ -121,6 +172,7 @@ impl Kv {
         }
         let Some(pool) = self.ranks.get(&key).map(|rank| rank.pool.clone()) else { return };
         let known = self.indexes.get(&pool);
+        let size = self.settings(&pool).block_size.unwrap_or(size);
         let keep =
             known.is_some_and(|index| index.block_size() >= size.get() || index.resident() >= SIZE_LEARNED);
         if !keep {
@@ -148,6 +200,7 @@ impl Kv {
         let gone: Vec<Key> =
             of_worker.filter(|(key, rank)| !stays(key.1, &rank.pool)).map(|(key, _)| *key).collect();
         gone.into_iter().for_each(|key| self.drop_rank(key));
+        self.settle_bookings(hash, worker);
     }
 
     fn rank(&mut self, worker: &Worker, rank: u32) -> Option<&mut RankKv> {
@@ -227,6 +280,7 @@ impl State {
     }
 
     pub(super) fn tick_kv(&mut self, now: Timestamp, out: &mut Vec<Effect>) {
+        self.kv.bookings.expire(now);
         let keys: Vec<Key> = self.kv.ranks.keys().copied().collect();
         for key in keys {
             let effects = self.kv.step(now, key, Input::Tick);
@@ -278,6 +332,17 @@ impl State {
         let counts = kv_stream::Count::ALL
             .map(|count| (count.word(), self.kv.counts.get(&count).copied().unwrap_or(0)));
         (self.kv.counters, counts.into_iter().chain([("rank_refused", self.kv.refused)]).collect())
+    }
+
+    /// What became of bookings.
+    pub fn kv_bookings(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        self.kv.bookings.counts()
+    }
+
+    /// Bookings, prompts expected to be cached soon, and marks kept of both.
+    #[must_use]
+    pub fn kv_booked(&self) -> [usize; 3] {
+        self.kv.bookings.sizes()
     }
 
     /// Resident blocks and bytes of each pool's index.

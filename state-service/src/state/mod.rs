@@ -177,7 +177,6 @@ impl State {
         let aliases = Aliases::new(config.limits.aliases_max);
         Self {
             epoch,
-            config,
             counters: Counters::default(),
             pools,
             turns: BTreeMap::new(),
@@ -200,11 +199,12 @@ impl State {
             slots: Slots::default(),
             waiting: Waiting::default(),
             settling: Settling::default(),
-            kv: kv::Kv::default(),
+            kv: kv::Kv::new(&config.service),
             clock: 0,
             next_hold: 0,
             news: false,
             doubted: BTreeSet::new(),
+            config,
         }
     }
 
@@ -242,10 +242,12 @@ impl State {
             }
             Command::Kv { worker, rank, inputs } => done(self.kv(now, &worker, rank, inputs, out)),
             Command::KvLink { worker, rank, link } => done(self.kv_link(&worker, rank, link)),
-            Command::Route { request, draw } => match self.wait_for_slot(now, &request, draw) {
-                Some(later) => Reply::Later(later),
-                None => Reply::Route(self.route(now, request, draw)),
-            },
+            Command::Route { request, prompt, draw } => {
+                match self.wait_for_slot(now, &request, prompt.as_deref(), draw) {
+                    Some(later) => Reply::Later(later),
+                    None => Reply::Route(self.route(now, request, prompt.map(|chain| *chain), draw)),
+                }
+            }
             Command::Leave { ticket } => {
                 self.leave(ticket);
                 Reply::Done
@@ -297,6 +299,7 @@ impl State {
         if !dead.is_empty() {
             self.counters.vms_expired += u64::try_from(dead.len()).unwrap_or(u64::MAX);
             self.counters.holds_orphaned += self.sessions.bury_owners(&dead);
+            self.end_bookings_of(&dead);
             self.load_changed = true;
         }
     }

@@ -92,8 +92,8 @@ impl State {
                 self.observe_slot(now, &worker, Observation::Answered { rank });
             }
             Entry::Alias { alias, session, pool } => self.alias_told(now, alias, session, &pool),
-            // Nothing is booked yet.
-            Entry::Prefilled { .. } | Entry::Ended { .. } => {}
+            Entry::Prefilled { request } => self.prefilled(vm, request),
+            Entry::Ended { request } => self.ended(now, vm, request),
             Entry::VmGone { vm: dead } => self.vm_gone(vm, dead),
             Entry::Unknown => self.counters.entry_unknown += 1,
         }
@@ -255,7 +255,9 @@ impl State {
         let dead = teller.and_then(|teller| self.vms.gone(teller, vm, &mut self.workers));
         if let Some(dead) = dead {
             self.counters.vms_gone += 1;
-            self.counters.holds_orphaned += self.sessions.bury_owners(&BTreeSet::from([dead]));
+            let dead = BTreeSet::from([dead]);
+            self.counters.holds_orphaned += self.sessions.bury_owners(&dead);
+            self.end_bookings_of(&dead);
             self.load_changed = true;
         }
     }

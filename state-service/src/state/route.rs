@@ -6,27 +6,34 @@
 use super::State;
 use super::binding::{Place, Record, Slot};
 use super::judge::{Asked, Seat, is_plausible};
+use super::kv::Looked;
 use super::limits::OWNERS_MAX;
 use super::report::HoldEnd;
 use super::sessions::{Hold, Owner, Room, Session};
 use super::verdict::{Act, Bound, Fresh, Verdict};
 use super::vms::VmId;
-use routing::contract::{Caller, Entry, Outcome, PoolInfo, PrefillAsk, RouteReply, RouteRequest, SessionRef};
+use super::workers::Worker;
+use routing::block::Chain;
+use routing::contract::{
+    Caller, Entry, Outcome, Overlap, PoolInfo, PrefillAsk, RouteReply, RouteRequest, SessionRef,
+};
 use routing::hash::Phase;
 use routing::id::{HoldId, SessionId, Version};
 use routing::policy::mix;
 use routing::time::Timestamp;
 
+/// Why a slot was chosen that holds some of the prompt.
+const OVERLAP: &str = "overlap";
 /// Tells the draw of the prefill half from that of the other.
 const PREFILL_DRAW: u64 = 0x7072_6566;
 
-impl Asked {
+impl<'a> Asked<'a> {
     /// The half that every request has; `session` is its own, or the one behind its alias.
     pub(super) fn serving(
         (now, seat, draw): (Timestamp, Seat, u64),
         pool: PoolInfo,
         request: &RouteRequest,
-        session: Option<SessionRef>,
+        (session, looked): (Option<SessionRef>, Option<&'a Looked>),
     ) -> Self {
         Self {
             now,
@@ -38,6 +45,7 @@ impl Asked {
             cached: request.cached,
             named: request.named.clone(),
             demands: request.demands.clone(),
+            looked,
             draw,
         }
     }
@@ -59,21 +67,33 @@ impl Asked {
 }
 
 impl State {
-    pub(super) fn route(&mut self, now: Timestamp, request: RouteRequest, draw: u64) -> RouteReply {
+    pub(super) fn route(
+        &mut self,
+        now: Timestamp,
+        request: RouteRequest,
+        prompt: Option<Chain>,
+        draw: u64,
+    ) -> RouteReply {
         if request.dry_run {
-            return self.dry_run(now, &request, draw);
+            return self.dry_run(now, &request, prompt, draw);
         }
         let seat = self.take_seat(now, &request.caller);
         self.take_unsent(now, seat.vm(), request.session, request.alias, &request.unsent);
         let behind = self.resolve(now, &request);
         let Some(pool) = self.pools.get(&request.pool).cloned() else { return self.no_such_pool(now) };
-        let asked = Asked::serving((now, seat, draw), pool, &request, request.session.or(behind));
+        let found = std::mem::take(&mut self.kv.found);
+        let looked = self.look(now, &pool, prompt, found);
+        let session = request.session.or(behind);
+        let asked = Asked::serving((now, seat, draw), pool, &request, (session, looked.as_ref()));
         let mut reply = self.settle(&asked);
         reply.session = behind;
         // Without a place for the one half the other would be held for nothing.
         if let Some(ask) = request.prefill.filter(|_| reply.target.is_some()) {
             self.take_unsent(now, seat.vm(), ask.session, None, &ask.unsent);
             reply.prefill = Some(Box::new(self.settle(&asked.prefill(&ask))));
+        }
+        if let Some(looked) = looked {
+            self.kv.found = looked.into_found();
         }
         reply
     }
@@ -128,8 +148,10 @@ impl State {
         self.counters.version_implausible += u64::from(implausible);
         let verdict = self.judge(asked);
         let (version, hold) = self.carry_out(asked, verdict);
+        let reply = RouteReply { version, hold, ..self.answer(asked, verdict) };
         self.reserve(asked, verdict.act.slot());
-        RouteReply { version, hold, ..self.answer(asked, verdict) }
+        self.book(asked, verdict.act.slot());
+        reply
     }
 
     /// Does what a verdict says: version of the binding or hold, and the hold.
@@ -263,11 +285,23 @@ impl State {
             ..self.answer_nowhere(act.outcome(), act.reason())
         };
         let Some(slot) = act.slot() else { return nowhere };
-        let target = self.workers.by_hash(slot.worker).map(|worker| worker.target(slot));
+        let worker = self.workers.by_hash(slot.worker);
+        let target = worker.map(|worker| worker.target(slot));
+        let overlap = worker.and_then(|worker| self.told_overlap(asked, worker, slot));
+        let reason = match overlap {
+            Some(overlap) if overlap.blocks > 0 && act.is_by_prompt() => OVERLAP.to_owned(),
+            _ => nowhere.reason.clone(),
+        };
         let home = bound.map(|bound| bound.slot);
         let alternates =
             if asked.is_exact() { Vec::new() } else { self.alternates(asked, home, slot.worker) };
-        RouteReply { target, alternates, ttl_ms: asked.pool.ttl_ms, ..nowhere }
+        RouteReply { target, alternates, ttl_ms: asked.pool.ttl_ms, overlap, reason, ..nowhere }
+    }
+
+    /// Nothing where no prompt was looked for.
+    fn told_overlap(&self, asked: &Asked, worker: &Worker, slot: Slot) -> Option<Overlap> {
+        let looked = asked.looked.filter(|looked| looked.has_blocks())?;
+        Some(self.kv.overlap(looked, worker, worker.slot_of(slot.rank())))
     }
 
     /// What is said of a pool that is not there, or not yet.
@@ -293,7 +327,7 @@ impl Seat {
     }
 }
 
-impl Asked {
+impl Asked<'_> {
     fn owner(&self) -> Option<Owner> {
         self.seat.vm().map(|vm| Owner { vm, request: self.request })
     }

@@ -6,6 +6,7 @@ mod crowd;
 mod demands;
 mod explaining;
 mod fleet;
+mod kv;
 mod life;
 mod merging;
 mod named;

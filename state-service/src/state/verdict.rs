@@ -121,6 +121,14 @@ impl Act {
         matches!(self, Self::Hold(..) | Self::Unpinned(..))
     }
 
+    /// Whether the cost of the prompt decided.
+    pub(super) const fn is_by_prompt(self) -> bool {
+        matches!(
+            self,
+            Self::Hold(_, Fresh::First(Policy::KvAware)) | Self::Unpinned(_, Loose::Plain(Policy::KvAware))
+        )
+    }
+
     pub(super) const fn outcome(self) -> Outcome {
         match self {
             Self::GoOn(_) | Self::AddRank(_) => Outcome::Bound,

@@ -10,9 +10,13 @@ use super::command::{Effect, Later, Ticket};
 use super::judge::{Asked, Seat};
 use super::limits::WAITERS_MAX;
 use super::route::refresh;
+use routing::block::Chain;
 use routing::contract::{Affinity, OnOverload, PoolInfo, RouteRequest, WAIT_MAX};
 use routing::time::{Millis, Timestamp};
 use std::collections::{BTreeMap, BTreeSet};
+
+/// Blocks kept of the prompt of one that waits; what comes after them is not looked for.
+const WAITER_BLOCKS_MAX: usize = 8192;
 
 /// One question that waits.
 #[derive(Debug)]
@@ -20,6 +24,7 @@ struct Waiter {
     slot: Slot,
     until: Timestamp,
     request: RouteRequest,
+    prompt: Option<Chain>,
     draw: u64,
 }
 
@@ -96,6 +101,7 @@ impl State {
         &mut self,
         now: Timestamp,
         request: &RouteRequest,
+        prompt: Option<&Chain>,
         draw: u64,
     ) -> Option<Later> {
         if request.wait_ms.0 == 0 || request.dry_run {
@@ -110,8 +116,9 @@ impl State {
         let within = request.wait_ms.min(longest).min(WAIT_MAX);
         self.keep_while_waiting(now, request);
         self.counters.wait_begun += 1;
-        let request = RouteRequest { wait_ms: Millis(0), ..request.clone() };
-        let ticket = self.waiting.add(Waiter { slot, until: now + within, request, draw });
+        let request = RouteRequest { wait_ms: Millis(0), prompt: None, ..request.clone() };
+        let prompt = prompt.map(head);
+        let ticket = self.waiting.add(Waiter { slot, until: now + within, request, prompt, draw });
         Some(Later { ticket, within })
     }
 
@@ -124,7 +131,7 @@ impl State {
         if self.leaves_to_filter(now, &pool, session, request.cached) {
             return None;
         }
-        let asked = Asked::serving((now, Seat::New, 0), pool, request, session);
+        let asked = Asked::serving((now, Seat::New, 0), pool, request, (session, None));
         let slot = self.binding(&asked, asked.pinned()?)?.slot;
         let worker = self.workers.by_hash(slot.worker)?;
         let agrees = asked.named.as_ref().is_none_or(|named| named.worker == worker.spec.id);
@@ -183,8 +190,13 @@ impl State {
 
     /// Where it goes counts before the next one is looked at.
     fn answer_waiter(&mut self, now: Timestamp, ticket: Ticket, waiter: Waiter, out: &mut Vec<Effect>) {
-        let reply = Box::new(self.route(now, waiter.request, waiter.draw));
+        let reply = Box::new(self.route(now, waiter.request, waiter.prompt, waiter.draw));
         out.push(Effect::Answer { ticket, reply });
         self.judge_touched();
     }
+}
+
+fn head(prompt: &Chain) -> Chain {
+    let hashes = prompt.hashes.iter().take(WAITER_BLOCKS_MAX).copied().collect();
+    Chain { hashes, block_size: prompt.block_size, tokens: prompt.tokens }
 }

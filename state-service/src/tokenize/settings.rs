@@ -52,6 +52,12 @@ impl Tokens {
         self.0 == How::Off
     }
 
+    /// Whether blocks are made of text, and nothing that engines tell can be compared with them.
+    #[must_use]
+    pub fn is_approximate(&self) -> bool {
+        self.0 == How::Approximate
+    }
+
     /// Of a folder with a model's files.
     #[must_use]
     pub fn local(folder: PathBuf) -> Self {

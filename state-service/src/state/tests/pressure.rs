@@ -112,7 +112,7 @@ impl Play {
                 self.requests += 1;
                 let request = route_request(NAMES[*name], self.requests, "A");
                 let request = RouteRequest { wait_ms: Millis(*wait_ms), ..request };
-                self.apply(Command::Route { request, draw: self.requests });
+                self.apply(Command::Route { request, prompt: None, draw: self.requests });
             }
             Step::Leave { nth } => {
                 if let Some(ticket) = self.waits.keys().nth(*nth).copied() {

@@ -37,7 +37,7 @@ fn asks(name: &str, request: u64, wait_ms: u64) -> RouteRequest {
 }
 
 fn ask(world: &mut World, request: RouteRequest) -> Reply {
-    world.apply(Command::Route { request, draw: 0 })
+    world.apply(Command::Route { request, prompt: None, draw: 0 })
 }
 
 fn wait(world: &mut World, request: RouteRequest) -> Later {

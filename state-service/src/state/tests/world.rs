@@ -89,7 +89,7 @@ impl World {
     }
 
     pub(super) fn route(&mut self, request: RouteRequest, draw: u64) -> RouteReply {
-        match self.apply(Command::Route { request, draw }) {
+        match self.apply(Command::Route { request, prompt: None, draw }) {
             Reply::Route(reply) => reply,
             other => panic!("{other:?}"),
         }

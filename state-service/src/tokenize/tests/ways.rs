@@ -83,7 +83,7 @@ async fn the_queue_is_bounded_and_the_deadline_is_kept() {
 #[test]
 fn a_pool_says_how_its_tokens_are_got() {
     let tokens = |value: Value| {
-        let file = json!({ "pools": [{ "name": "p", "tokens": value }] });
+        let file = json!({ "pools": [{ "name": "p", "policy": "kv_aware", "tokens": value }] });
         parse(file.to_string().as_bytes())
             .map(|config| config.tokens.into_values().next().unwrap_or_default())
     };

@@ -1,0 +1,286 @@
+//! What requests that were placed with their prompt load their slots with, from the choice to their end.
+//!
+//! Owns the tokens that wait for prefill and the blocks being decoded, by slot, and who books them; and what is expected to be
+//! cached because it was just sent somewhere. Every booking ends: by its request, its VM's death, its worker's removal, or its
+//! time. Knows neither costs nor events.
+
+use super::super::binding::Slot;
+use super::super::vms::VmId;
+use super::counts::Count;
+use super::runs::{Depths, Mark, Marks, Runs};
+use super::seats::{Seat, Seats};
+use routing::id::RequestId;
+use routing::time::{Millis, Timestamp};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// Most bookings. At it the one that would end first by its time goes.
+const BOOKINGS_MAX: usize = 65_536;
+/// Most ends remembered of requests whose route has not come. Past it the oldest is forgotten.
+const EARLY_MAX: usize = 16_384;
+/// How long they are: no route takes longer.
+const EARLY_TTL: Millis = Millis::from_secs(5);
+/// Most prompts expected somewhere. Past it the oldest is not expected any more.
+const EXPECTED_MAX: usize = 65_536;
+/// A request whose end nobody told is over by then.
+pub(super) const BOOKING_MAX: Millis = Millis::from_secs(3600);
+
+/// Who books.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(in crate::state) enum Owner {
+    /// A request of an Envoy.
+    Vm(VmId, RequestId),
+    /// A reservation of a host that dispatches itself, by the hash of its id.
+    Host(u128),
+}
+
+/// What one request loads its slot with.
+#[derive(Clone, Debug)]
+pub(super) struct Load {
+    pub(super) marks: Marks,
+    /// Blocks of the whole prompt.
+    pub(super) blocks: u64,
+    /// Tokens that must be prefilled.
+    pub(super) prefill: u64,
+}
+
+#[derive(Debug)]
+struct Booking {
+    seat: u32,
+    load: Load,
+    /// Its prompt is not among the runs: there was no room.
+    unfollowed: bool,
+    made: Timestamp,
+    until: Timestamp,
+}
+
+#[derive(Debug)]
+struct Expected {
+    until: Timestamp,
+    seat: u32,
+    marks: Marks,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(in crate::state) struct Bookings {
+    seats: Seats,
+    bookings: BTreeMap<Owner, Booking>,
+    due: BTreeSet<(Timestamp, Owner)>,
+    /// Ends without a booking, and the order they came in.
+    early: BTreeMap<Owner, Timestamp>,
+    early_order: VecDeque<(Timestamp, Owner)>,
+    runs: Runs,
+    /// Oldest first; each waits as long, so that is their order too, nearly.
+    expected: VecDeque<Expected>,
+    counts: BTreeMap<Count, u64>,
+}
+
+impl Bookings {
+    pub(super) fn seat_of(&self, slot: Slot) -> Option<u32> {
+        self.seats.of(slot)
+    }
+
+    pub(super) fn seat(&self, slot: Slot) -> Option<&Seat> {
+        self.seats.get(self.seat_of(slot)?)
+    }
+
+    pub(super) fn find(&self, marks: &[Mark], now: Timestamp, out: &mut Depths) {
+        self.runs.find(marks, now, out);
+    }
+
+    pub(super) fn counts(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        Count::ALL.iter().map(|count| (count.word(), self.counts.get(count).copied().unwrap_or(0)))
+    }
+
+    /// Bookings, prompts expected somewhere, and marks kept of both.
+    pub(in crate::state) fn sizes(&self) -> [usize; 3] {
+        [self.bookings.len(), self.expected.len(), self.runs.len()]
+    }
+
+    pub(super) fn has(&self, owner: Owner) -> bool {
+        self.bookings.contains_key(&owner)
+    }
+
+    /// Where a booking is.
+    pub(super) fn slot_of(&self, owner: Owner) -> Option<Slot> {
+        self.seats.get(self.bookings.get(&owner)?.seat)?.slot
+    }
+
+    /// Books until the request ends; whether it did. An older booking of the same owner gives way.
+    pub(super) fn book(
+        &mut self,
+        now: Timestamp,
+        owner: Owner,
+        slot: Slot,
+        load: Load,
+        within: Millis,
+    ) -> bool {
+        if self.was_early(now, owner) {
+            self.count(Count::EndedFirst);
+            return false;
+        }
+        self.free_booking(owner);
+        let Some(seat) = self.seats.take(slot) else {
+            self.count(Count::NoSeat);
+            return false;
+        };
+        if self.bookings.len() >= BOOKINGS_MAX
+            && let Some((_, first)) = self.due.first().copied()
+        {
+            self.free_booking(first);
+            self.count(Count::Evicted);
+        }
+        let unfollowed = !self.runs.has_room(&load.marks);
+        let added = if unfollowed { load.blocks } else { self.runs.enter(seat, &load.marks) };
+        if unfollowed {
+            self.count(Count::Unfollowed);
+        }
+        let until = now + within;
+        if let Some(sums) = self.seats.get_mut(seat) {
+            sums.take_in(owner, &load, added);
+        }
+        self.due.insert((until, owner));
+        self.bookings.insert(owner, Booking { seat, load, unfollowed, made: now, until });
+        self.count(Count::Made);
+        true
+    }
+
+    /// A prompt that was just sent there counts as cached for a while.
+    pub(super) fn expect(&mut self, slot: Slot, marks: &Marks, until: Timestamp) {
+        let Some(seat) = self.seats.take(slot).filter(|_| !marks.is_empty()) else { return };
+        if self.expected.len() >= EXPECTED_MAX
+            && let Some(oldest) = self.expected.pop_front()
+        {
+            self.runs.forget(oldest.seat, &oldest.marks, oldest.until);
+            self.count(Count::ExpectedDropped);
+        }
+        if !self.runs.has_room(marks) {
+            return self.count(Count::ExpectedDropped);
+        }
+        self.runs.expect(seat, marks, until);
+        self.expected.push_back(Expected { until, seat, marks: Marks::clone(marks) });
+    }
+
+    /// Nothing is expected there any more: its cache is gone.
+    pub(super) fn forget_expected(&mut self, slot: Slot) {
+        let Some(seat) = self.seat_of(slot) else { return };
+        let runs = &mut self.runs;
+        self.expected.retain(|one| {
+            if one.seat == seat {
+                runs.forget(seat, &one.marks, one.until);
+            }
+            one.seat != seat
+        });
+    }
+
+    /// The first byte came.
+    pub(super) fn prefilled(&mut self, owner: Owner) -> bool {
+        let done = self.end_prefill(owner);
+        if done {
+            self.count(Count::Prefilled);
+        }
+        done
+    }
+
+    /// The request is over; if it never booked, its route may still be under way.
+    pub(super) fn end(&mut self, now: Timestamp, owner: Owner) -> bool {
+        if self.free_booking(owner) {
+            self.count(Count::Ended);
+            return true;
+        }
+        self.note_early(now, owner);
+        false
+    }
+
+    /// A VM is dead, and all its requests with it.
+    pub(super) fn end_vm(&mut self, vm: VmId) {
+        let all = Owner::Vm(vm, RequestId(0))..=Owner::Vm(vm, RequestId(u64::MAX));
+        let gone: Vec<Owner> = self.bookings.range(all).map(|(owner, _)| *owner).collect();
+        gone.into_iter().for_each(|owner| self.orphan(owner));
+    }
+
+    /// Slots of a worker that are not there any more; the seats that are free now.
+    pub(super) fn settle(&mut self, worker: u64, stays: impl Fn(Slot) -> bool) -> Vec<u32> {
+        let mut gone = self.seats.of_worker(worker);
+        gone.retain(|(slot, _)| !stays(*slot));
+        for (slot, seat) in &gone {
+            let on_it = self.bookings.iter().filter(|(_, booking)| booking.seat == *seat);
+            let owners: Vec<Owner> = on_it.map(|(owner, _)| *owner).collect();
+            owners.into_iter().for_each(|owner| self.orphan(owner));
+            self.forget_expected(*slot);
+            self.seats.free(*slot);
+        }
+        gone.into_iter().map(|(_, seat)| seat).collect()
+    }
+
+    /// The engine says that nothing waits there: whatever was booked before `before` has been prefilled.
+    pub(super) fn nothing_waits(&mut self, slot: Slot, before: Timestamp) {
+        let Some(seat) = self.seat(slot).filter(|seat| !seat.prefilling.is_empty()) else { return };
+        let old = |owner: &&Owner| self.bookings.get(*owner).is_some_and(|booking| booking.made <= before);
+        let done: Vec<Owner> = seat.prefilling.iter().filter(old).copied().collect();
+        for owner in done {
+            self.end_prefill(owner);
+            self.count(Count::PrefilledByGauges);
+        }
+    }
+
+    pub(super) fn expire(&mut self, now: Timestamp) {
+        while let Some((until, owner)) = self.due.first().copied()
+            && until <= now
+        {
+            self.free_booking(owner);
+            self.count(Count::Expired);
+        }
+        while let Some(oldest) = self.expected.front()
+            && oldest.until <= now
+        {
+            let Some(oldest) = self.expected.pop_front() else { break };
+            self.runs.forget(oldest.seat, &oldest.marks, now);
+        }
+    }
+
+    fn orphan(&mut self, owner: Owner) {
+        self.free_booking(owner);
+        self.count(Count::Orphaned);
+    }
+
+    fn note_early(&mut self, now: Timestamp, owner: Owner) {
+        let old = |(at, _): &(Timestamp, Owner)| now.since(*at) > EARLY_TTL;
+        while self.early_order.len() >= EARLY_MAX || self.early_order.front().is_some_and(old) {
+            let Some((at, owner)) = self.early_order.pop_front() else { break };
+            if self.early.get(&owner) == Some(&at) {
+                self.early.remove(&owner);
+            }
+        }
+        self.early.insert(owner, now);
+        self.early_order.push_back((now, owner));
+    }
+
+    fn was_early(&mut self, now: Timestamp, owner: Owner) -> bool {
+        self.early.remove(&owner).is_some_and(|at| now.since(at) <= EARLY_TTL)
+    }
+
+    fn end_prefill(&mut self, owner: Owner) -> bool {
+        let Some(booking) = self.bookings.get_mut(&owner) else { return false };
+        let tokens = std::mem::take(&mut booking.load.prefill);
+        let Some(seat) = self.seats.get_mut(booking.seat) else { return false };
+        seat.prefill_tokens = seat.prefill_tokens.saturating_sub(tokens);
+        seat.prefilling.remove(&owner)
+    }
+
+    fn free_booking(&mut self, owner: Owner) -> bool {
+        self.end_prefill(owner);
+        let Some(booking) = self.bookings.remove(&owner) else { return false };
+        self.due.remove(&(booking.until, owner));
+        let Booking { seat, load, unfollowed, .. } = booking;
+        let gone = if unfollowed { load.blocks } else { self.runs.leave(seat, &load.marks) };
+        if let Some(sums) = self.seats.get_mut(seat) {
+            sums.give_back(owner, &load, gone);
+        }
+        true
+    }
+
+    fn count(&mut self, count: Count) {
+        *self.counts.entry(count).or_default() += 1;
+    }
+}

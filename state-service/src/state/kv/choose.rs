@@ -1,0 +1,151 @@
+//! The choice of a slot by what the prompt costs there.
+//!
+//! Owns which slots of the candidates' workers are compared, and who is left out for what it carries already. The cost is
+//! `routing::policy::kv`'s, what slots hold and do is `look.rs`'s. Changes nothing.
+
+use super::super::State;
+use super::super::binding::Slot;
+use super::super::choice::Field;
+use super::super::judge::Asked;
+use super::super::offer;
+use super::super::workers::Worker;
+use super::look::Looked;
+use routing::contract::{Overlap, Ranks, Removal};
+use routing::hash::Phase;
+use routing::id::Rank;
+use routing::policy::kv::{Cost, Weights, choose, cost, load_cap};
+
+/// One slot that was compared.
+#[derive(Clone, Debug)]
+pub(in crate::state) struct Compared<'a> {
+    pub(in crate::state) worker: &'a Worker,
+    pub(in crate::state) slot: Slot,
+    /// Requests there.
+    pub(in crate::state) requests: u64,
+    /// Ranks it stands for.
+    share: u32,
+    pub(in crate::state) overlap: Overlap,
+    pub(in crate::state) cost: Cost,
+    /// Why it is left out, if it is.
+    pub(in crate::state) removed_by: Vec<Removal>,
+}
+
+impl Compared<'_> {
+    const fn is_left(&self) -> bool {
+        self.removed_by.is_empty()
+    }
+}
+
+impl State {
+    /// Where the prompt costs least, among the slots of the workers that are left.
+    pub(in crate::state) fn choose_slot(&self, asked: &Asked, field: &Field<'_>) -> Option<Slot> {
+        let slots = self.compare_slots(asked, field);
+        let left: Vec<&Compared<'_>> = slots.iter().filter(|one| one.is_left()).collect();
+        let costs: Vec<Cost> = left.iter().map(|one| one.cost).collect();
+        let temperature = self.kv.settings(&asked.pool.name).weights.temperature;
+        let chosen = choose(&costs, temperature, asked.draw)?;
+        left.get(chosen).map(|one| one.slot)
+    }
+
+    /// Every slot of the workers considered, with what is in its way.
+    pub(in crate::state) fn compare_slots<'a>(&self, asked: &Asked, field: &Field<'a>) -> Vec<Compared<'a>> {
+        let Some(looked) = asked.looked else { return Vec::new() };
+        let weights = self.weights(asked);
+        let workers = field.all.iter();
+        let slots = workers.flat_map(|one| {
+            let each = slots_of(asked, one.worker).into_iter();
+            each.map(|slot| {
+                let mut removed_by = one.removed_by.clone();
+                if removed_by.is_empty() {
+                    removed_by = self.in_its_way(asked, field, one.worker, slot);
+                }
+                (one.worker, slot, removed_by)
+            })
+        });
+        let typical = self.typical_blocks(looked, field);
+        let mut all: Vec<Compared<'a>> = slots
+            .map(|(worker, slot, removed_by)| {
+                let requests = self.kv.requests(worker, slot);
+                let [booked] = self.kv.booked(worker, slot, |seat| [seat.booked]);
+                let waiting = worker.gauges.waiting_on(slot.rank()).saturating_sub(requests);
+                let penalty = u64::from(worker.health.penalty(asked.now));
+                let others = requests.saturating_sub(booked).saturating_add(waiting).saturating_add(penalty);
+                let terms = self.kv.terms(looked, (worker, slot), others, typical);
+                let share = if slot.rank().is_some() { 1 } else { worker.spec.rank_count() };
+                let overlap = self.kv.overlap(looked, worker, slot);
+                let cost = cost(&weights, looked.size, &terms);
+                Compared { worker, slot, requests, share, overlap, cost, removed_by }
+            })
+            .collect();
+        self.leave_out_loaded(asked, &mut all);
+        all
+    }
+
+    /// Of a pool that is split the decoding half gets its prefix handed over.
+    fn weights(&self, asked: &Asked) -> Weights {
+        let weights = self.kv.settings(&asked.pool.name).weights;
+        if asked.phase == Phase::Decode { Weights { prefill_scale: 0, ..weights } } else { weights }
+    }
+
+    fn in_its_way(&self, asked: &Asked, field: &Field<'_>, worker: &Worker, slot: Slot) -> Vec<Removal> {
+        if !asked.demands.addresses.is_empty() {
+            let unmet = offer::refuses(&asked.demands, worker, slot.rank());
+            if !unmet.is_empty() {
+                return unmet;
+            }
+        }
+        let busy = !field.all_overloaded && worker.is_overloaded(slot);
+        if busy { vec![Removal::Overload] } else { Vec::new() }
+    }
+
+    /// Whatever is cached there, a slot that carries much more than its share of all takes no more.
+    fn leave_out_loaded(&self, asked: &Asked, all: &mut [Compared<'_>]) {
+        let left = || all.iter().filter(|one| one.is_left());
+        // A slot that stands for several ranks counts with all their requests.
+        let total = left().map(|one| one.requests).sum();
+        let shares = left().map(|one| one.share).sum();
+        let percent = self.kv.settings(&asked.pool.name).load_cap;
+        let is_loaded = |one: &Compared<'_>| one.requests > load_cap(percent, total, (one.share, shares));
+        if left().all(is_loaded) {
+            return;
+        }
+        for one in all.iter_mut().filter(|one| one.removed_by.is_empty()) {
+            if is_loaded(one) {
+                one.removed_by.push(Removal::Load);
+            }
+        }
+    }
+
+    /// Blocks of a request of which no prompt is known: as many as those that are known have in the mean.
+    fn typical_blocks(&self, looked: &Looked, field: &Field<'_>) -> u64 {
+        let each = field.all.iter().map(|one| {
+            let whole = Slot::new(one.worker.hash, None);
+            self.kv.booked(one.worker, whole, |seat| [seat.prompt_blocks, seat.booked])
+        });
+        let [blocks, booked] = each.fold([0, 0], |[blocks, booked], one| [blocks + one[0], booked + one[1]]);
+        blocks.checked_div(booked).unwrap_or_else(|| looked.size.blocks()).max(1)
+    }
+}
+
+/// Its ranks; the worker as a whole where its engine chooses among them.
+pub(in crate::state) fn slots_of(asked: &Asked, worker: &Worker) -> Vec<Slot> {
+    let count = worker.spec.rank_count();
+    if count == 1 || asked.pool.ranks() == Ranks::Engine {
+        return vec![worker.slot_of(None)];
+    }
+    let start = worker.spec.rank_start();
+    (start..start.saturating_add(count)).map(|rank| worker.slot_of(Some(Rank(rank)))).collect()
+}
+
+impl super::Kv {
+    /// Requests on a slot, those without a rank shared among the ranks; of a worker as a whole all.
+    fn requests(&self, worker: &Worker, slot: Slot) -> u64 {
+        let count = u64::from(worker.spec.rank_count().max(1));
+        let [by_hosts] = self.booked(worker, slot, |seat| [seat.by_hosts]);
+        if slot.rank().is_none() {
+            return worker.load.requests().saturating_add(by_hosts.saturating_mul(count));
+        }
+        let unranked = worker.load.requests_on(Slot::new(slot.worker, None)).div_ceil(count);
+        worker.load.requests_on(slot).saturating_add(unranked).saturating_add(by_hosts)
+    }
+}

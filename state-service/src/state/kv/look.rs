@@ -1,0 +1,244 @@
+//! A prompt as the slots of its pool find it: what each holds of it, and what each has to do besides.
+//!
+//! Owns how events, bookings and expectations become the terms of a cost. Changes nothing.
+
+use super::super::State;
+use super::super::binding::Slot;
+use super::super::blocks::{self, Overlaps};
+use super::super::workers::Worker;
+use super::runs::{Depth, Depths, Marks, marks};
+use super::{BLOCK_SIZE_DEFAULT, Kv};
+use routing::block::Chain;
+use routing::contract::{Overlap, Policy, PoolInfo};
+use routing::id::{PoolName, Rank};
+use routing::policy::kv::{Size, Terms};
+use routing::time::{Millis, Timestamp};
+use std::collections::BTreeMap;
+
+/// One prompt, looked up once for all slots.
+#[derive(Debug)]
+pub(in crate::state) struct Looked {
+    /// Its blocks; none where they are not known.
+    pub(super) chain: Chain,
+    pub(super) marks: Marks,
+    /// Whether there is a prompt at all.
+    pub(super) has_prompt: bool,
+    pub(super) size: Size,
+    found: Found,
+}
+
+/// What was found of it. Kept and used again.
+#[derive(Debug, Default)]
+pub(in crate::state) struct Found {
+    events: Overlaps,
+    depths: Depths,
+    /// Under `approximate` tokens: where it was sent, seat by seat.
+    placed: Option<BTreeMap<u32, u32>>,
+}
+
+/// What one slot holds of it: what was told, then what is expected besides.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(in crate::state) struct Holds {
+    pub(super) gpu: u32,
+    pub(super) host: u32,
+    pub(super) disk: u32,
+    pub(super) expected: u32,
+    /// Of what is active there.
+    pub(super) active: u32,
+}
+
+impl Holds {
+    /// Blocks it is known to hold, in whichever tier.
+    pub(super) const fn known(self) -> u32 {
+        self.gpu + self.host + self.disk
+    }
+
+    /// What engines never reuse is not held: at least one token is always computed.
+    const fn within(self, most: u32) -> Self {
+        let gpu = least(self.gpu, most);
+        let host = least(self.host, most - gpu);
+        let disk = least(self.disk, most - gpu - host);
+        let expected = least(self.expected, most - gpu - host - disk);
+        Self { gpu, host, disk, expected, active: self.active }
+    }
+}
+
+const fn least(left: u32, right: u32) -> u32 {
+    if left < right { left } else { right }
+}
+
+impl Looked {
+    /// Blocks of it that a cache can serve: all full ones, but for the last if nothing comes after it.
+    fn servable(&self) -> u32 {
+        let last = u64::from(self.chain.tokens).saturating_sub(1) / u64::from(self.size.block_size);
+        u32::try_from(last)
+            .unwrap_or(u32::MAX)
+            .min(u32::try_from(self.chain.hashes.len()).unwrap_or(u32::MAX))
+    }
+
+    /// Whether there is anything to be looked for.
+    pub(in crate::state) const fn has_blocks(&self) -> bool {
+        !self.chain.hashes.is_empty()
+    }
+
+    /// Gives what was allocated back.
+    pub(in crate::state) fn into_found(self) -> Found {
+        self.found
+    }
+}
+
+impl Kv {
+    /// Tokens of a block of a pool.
+    pub(in crate::state) fn block_size(&self, pool: &PoolName) -> u32 {
+        let set = self.settings(pool).block_size.map(std::num::NonZeroU32::get);
+        let learned = || self.indexes.get(pool).map(blocks::BlockIndex::block_size);
+        set.or_else(learned).unwrap_or(BLOCK_SIZE_DEFAULT)
+    }
+
+    /// Looks a prompt up. `None` in pools that do not choose by it.
+    pub(in crate::state) fn look(
+        &self,
+        now: Timestamp,
+        pool: &PoolInfo,
+        chain: Option<Chain>,
+        mut found: Found,
+    ) -> Option<Looked> {
+        if pool.policy != Policy::KvAware {
+            return None;
+        }
+        let has_prompt = chain.as_ref().is_some_and(|chain| chain.tokens > 0);
+        let chain = chain.unwrap_or_default();
+        let block_size = if chain.block_size > 0 { chain.block_size } else { self.block_size(&pool.name) };
+        let marks = marks(&chain.hashes);
+        self.bookings.find(&marks, now, &mut found.depths);
+        let placements = self.placements.get(&pool.name);
+        found.placed = placements.map(|placements| placements.find(&chain.hashes, Millis(now.0)));
+        let nothing = BlockIndexOrNone(self.indexes.get(&pool.name).filter(|_| placements.is_none()));
+        nothing.find(&chain, &mut found.events);
+        let size = Size { tokens: chain.tokens.into(), block_size };
+        Some(Looked { chain, marks, has_prompt, size, found })
+    }
+
+    /// What a slot of a worker holds of it: of a slot without a rank what its ranks hold in the mean.
+    pub(super) fn holds(&self, looked: &Looked, worker: &Worker, slot: Slot) -> Holds {
+        let (start, count) = (worker.spec.rank_start(), worker.spec.rank_count());
+        if slot.rank().is_some() || count == 1 {
+            return self.held_by(looked, slot, slot.rank().map_or(start, |rank| rank.0));
+        }
+        let each = (start..start.saturating_add(count)).map(Rank);
+        let each = each.map(|rank| self.held_by(looked, Slot::new(slot.worker, Some(rank)), rank.0));
+        let whole = self.depth(looked, slot);
+        mean(each, count, whole)
+    }
+
+    fn held_by(&self, looked: &Looked, slot: Slot, rank: u32) -> Holds {
+        let depth = self.depth(looked, slot);
+        let known = match &looked.found.placed {
+            Some(placed) => {
+                let run = self.bookings.seat_of(slot).and_then(|seat| placed.get(&seat).copied());
+                Holds { gpu: run.unwrap_or(0), ..Holds::default() }
+            }
+            None => {
+                let found = self.ranks.get(&(slot.worker, rank)).and_then(|rank| rank.slot);
+                let found = found.map(|slot| looked.found.events.of(slot));
+                found.map_or_else(Holds::default, |of| Holds {
+                    gpu: of.gpu,
+                    host: of.host,
+                    disk: of.disk,
+                    ..Holds::default()
+                })
+            }
+        };
+        let expected = depth.expected.saturating_sub(known.known());
+        Holds { expected, active: depth.active, ..known }.within(looked.servable())
+    }
+
+    fn depth(&self, looked: &Looked, slot: Slot) -> Depth {
+        self.bookings.seat_of(slot).map_or_else(Depth::default, |seat| looked.found.depths.of(seat))
+    }
+
+    /// What is told of the slot that was chosen.
+    pub(in crate::state) fn overlap(&self, looked: &Looked, worker: &Worker, slot: Slot) -> Overlap {
+        let of = u32::try_from(looked.chain.hashes.len()).unwrap_or(u32::MAX);
+        Overlap { blocks: self.holds(looked, worker, slot).known(), of }
+    }
+
+    /// The terms of a cost there; `others` are requests of which no prompt is known, `typical` the blocks of one.
+    pub(super) fn terms(
+        &self,
+        looked: &Looked,
+        (worker, slot): (&Worker, Slot),
+        others: u64,
+        typical: u64,
+    ) -> Terms {
+        let holds = self.holds(looked, worker, slot);
+        let [prefill, decode] = self.booked(worker, slot, |seat| [seat.prefill_tokens, seat.decode_blocks]);
+        Terms {
+            active_prefill_tokens: prefill,
+            active_decode_blocks: decode.saturating_add(others.saturating_mul(typical)),
+            added_blocks: looked.size.blocks().saturating_sub(holds.active.into()),
+            gpu: holds.gpu,
+            host: holds.host,
+            disk: holds.disk,
+            predicted: holds.expected,
+        }
+    }
+
+    /// Sums over the bookings of a slot, with its part of those of its worker as a whole. Of a slot without a rank: the mean.
+    pub(super) fn booked<const N: usize>(
+        &self,
+        worker: &Worker,
+        slot: Slot,
+        sums: impl Fn(&super::seats::Seat) -> [u64; N],
+    ) -> [u64; N] {
+        let count = u64::from(worker.spec.rank_count().max(1));
+        let of = |slot| self.bookings.seat(slot).map_or([0; N], &sums);
+        let whole = if count > 1 { of(Slot::new(slot.worker, None)) } else { [0; N] };
+        let own = match slot.rank() {
+            None if count > 1 => {
+                let start = worker.spec.rank_start();
+                let ranks = (start..start.saturating_add(worker.spec.rank_count())).map(Rank);
+                let all = ranks.map(|rank| of(Slot::new(slot.worker, Some(rank)))).fold([0; N], add);
+                all.map(|sum: u64| sum / count)
+            }
+            _ => of(slot),
+        };
+        add(own, whole.map(|sum| sum / count))
+    }
+}
+
+/// An index, or none yet: then nobody holds anything.
+struct BlockIndexOrNone<'a>(Option<&'a blocks::BlockIndex>);
+
+impl BlockIndexOrNone<'_> {
+    fn find(&self, chain: &Chain, out: &mut Overlaps) {
+        match self.0 {
+            Some(index) => index.find(&chain.hashes, out),
+            None => *out = Overlaps::default(),
+        }
+    }
+}
+
+fn add<const N: usize>(mut left: [u64; N], right: [u64; N]) -> [u64; N] {
+    left.iter_mut().zip(right).for_each(|(sum, more)| *sum = sum.saturating_add(more));
+    left
+}
+
+fn mean(each: impl Iterator<Item = Holds>, count: u32, whole: Depth) -> Holds {
+    let mut sums = [0u64; 5];
+    for held in each {
+        let of = [held.gpu, held.host, held.disk, held.expected, held.active];
+        sums = add(sums, of.map(u64::from));
+    }
+    let [gpu, host, disk, expected, active] =
+        sums.map(|sum| u32::try_from(sum / u64::from(count.max(1))).unwrap_or(u32::MAX));
+    Holds { gpu, host, disk, expected, active: active.max(whole.active) }
+}
+
+impl State {
+    /// Tokens of a block of a pool, as its config or its engines have it.
+    #[must_use]
+    pub fn kv_block_size(&self, pool: &PoolName) -> u32 {
+        self.kv.block_size(pool)
+    }
+}
