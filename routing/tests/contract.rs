@@ -254,6 +254,7 @@ fn route_reply_of_a_split_pool_explained() {
         state,
         load,
         score: None,
+        overlap: None,
         removed_by: Vec::new(),
     };
     let explained = Explanation {
