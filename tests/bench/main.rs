@@ -2,6 +2,7 @@
 //! lives in a module of its own. Started by `cargo xtask bench`, which builds for release and tells where things are.
 
 mod body;
+mod events;
 mod failover;
 mod figures;
 mod first_turn;
@@ -43,6 +44,8 @@ enum Bench {
     Json(json::Plan),
     /// Speed and size of the block index, beside another router's.
     Index(index::Plan),
+    /// Hundreds of publishers of cache events at once, cut off and back: descriptors, memory, events a second.
+    Events(events::Plan),
     /// Speed of tokenising, and what a conversation's next turn costs beside its whole.
     Tokens(tokens::Plan),
 }
@@ -63,7 +66,7 @@ fn run(bench: Bench) -> Result<()> {
         Bench::Json(plan) => return json::run(plan),
         Bench::Index(plan) => return index::run(plan),
         Bench::Tokens(plan) => return tokens::run(plan),
-        Bench::Failover(_) => process::Cores::Shared,
+        Bench::Failover(_) | Bench::Events(_) => process::Cores::Shared,
         Bench::Pinned(_) | Bench::FirstTurn(_) => process::Cores::claim(),
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -75,6 +78,7 @@ fn run(bench: Bench) -> Result<()> {
             Bench::Json(plan) => json::run(&plan),
             Bench::Index(plan) => index::run(&plan),
             Bench::Tokens(plan) => tokens::run(&plan),
+            Bench::Events(plan) => events::run(&plan).await,
         }
     })
 }

@@ -181,16 +181,10 @@ impl Engine {
     pub async fn start(folder: &Path, spec: EngineSpec) -> Result<Self> {
         let at = folder.join(format!("{}.addr", spec.name));
         let mut command = Command::new(artifacts::program("fake-engine")?);
-        command.args([
-            "--listen",
-            "127.0.0.1:0",
-            "--control",
-            "127.0.0.1:0",
-            "--name",
-            &spec.name,
-            "--ranks",
-            &spec.ranks.to_string(),
-        ]);
+        if !spec.more.iter().any(|argument| argument == "--listen") {
+            command.args(["--listen", "127.0.0.1:0"]);
+        }
+        command.args(["--control", "127.0.0.1:0", "--name", &spec.name, "--ranks", &spec.ranks.to_string()]);
         command.args(["--dp-start", &spec.dp_start.to_string(), "--numbering", spec.numbering.word()]);
         command.args(&spec.more).arg("--addr-file").arg(&at);
         let mut child = Child::spawn(&spec.name, command, &folder.join(format!("{}.log", spec.name)))?;

@@ -131,6 +131,12 @@ impl Service {
         self.control
     }
 
+    /// Its process id.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.child.pid()
+    }
+
     /// Everything it printed.
     #[must_use]
     pub fn log(&self) -> String {

@@ -20,7 +20,7 @@ pub(crate) fn demo(workspace: &Workspace, args: &[String]) -> Result<()> {
 pub(crate) fn bench(workspace: &Workspace, args: &[String]) -> Result<()> {
     if args.first().is_none_or(|name| name.starts_with('-')) {
         return Err(Missing::error(
-            "usage: cargo xtask bench pinned|first-turn|failover|json|index|tokens [--json] [ARGS]",
+            "usage: cargo xtask bench pinned|first-turn|failover|json|index|tokens|events [--json] [ARGS]",
         ));
     }
     if args.first().is_some_and(|name| name == "json") {

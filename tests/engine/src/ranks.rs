@@ -130,7 +130,9 @@ impl Ranks {
         let seen = self.ranks[index].books().figures.queried_tokens;
         let first = (seen as u32).wrapping_mul(2_654_435_761).wrapping_add(index as u32);
         let count = FILL_BLOCKS * self.block_size as u32;
-        let tokens: Vec<u32> = (0..count).map(|at| first.wrapping_add(at) % 50_000).collect();
+        // The first one alone makes it another prompt; the rest are of a vocabulary's size.
+        let rest = (1..count).map(|at| first.wrapping_add(at) % 50_000);
+        let tokens: Vec<u32> = std::iter::once(first).chain(rest).collect();
         let mut turn = self.admit(Some(index));
         turn.prefill(&Arc::new(Space::new("fill", None, None)), &tokens).await;
         turn.finish(Finish::Stop, 0);

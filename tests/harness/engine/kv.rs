@@ -85,6 +85,16 @@ impl Engine {
         self.control("POST", "kv-events", Some(order)).await.map(drop)
     }
 
+    /// Blocks in every rank's cache, by rank, copies counted.
+    ///
+    /// # Errors
+    /// It does not answer.
+    pub async fn cached_blocks(&self) -> Result<Vec<u64>> {
+        let state = self.control("GET", "state", None).await?;
+        let ranks = state["ranks"].as_array().context("no ranks")?;
+        Ok(ranks.iter().map(|rank| rank["cached_blocks"].as_u64().unwrap_or(0)).collect())
+    }
+
     /// Empties the caches, as `POST /reset_prefix_cache` does; published with each rank's next step.
     ///
     /// # Errors
