@@ -184,7 +184,8 @@ pub(crate) fn flag(fields: &Fields, key: &str) -> bool {
 pub(crate) fn content_text(content: Option<&Value>) -> String {
     match content {
         Some(Value::String(text)) => text.clone(),
-        Some(Value::Array(parts)) => parts.iter().map(part_text).collect(),
+        // As vLLM joins them where the template wants text.
+        Some(Value::Array(parts)) => parts.iter().map(part_text).collect::<Vec<_>>().join("\n"),
         _ => String::new(),
     }
 }

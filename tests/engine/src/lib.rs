@@ -20,6 +20,7 @@ mod model;
 mod multipart;
 mod prefill;
 mod prefix_cache;
+mod printed;
 mod rank_ask;
 mod rank_header;
 mod ranks;

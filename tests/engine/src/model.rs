@@ -70,6 +70,8 @@ impl Model {
         let config: Value = serde_json::from_slice(TOKENIZER_CONFIG)?;
         let template = config["chat_template"].as_str().context("no chat_template")?;
         let mut templates = Environment::new();
+        // What is given to it is printed already, in its own order.
+        templates.add_filter("tojson", |printed: String| printed);
         templates.add_template_owned("chat", template.to_owned())?;
         let vocabulary = vocabulary(&tokenizer);
         Ok(Self {
@@ -85,19 +87,19 @@ impl Model {
         })
     }
 
-    /// The prompt of a conversation.
+    /// The prompt of a conversation. `tools`, and `tool_calls` of messages, are printed already.
     ///
     /// # Errors
     /// The template's complaint.
     pub(crate) fn render(
         &self,
         messages: &Value,
-        tools: Option<&Value>,
+        tools: Option<&str>,
         generate: Generate,
     ) -> anyhow::Result<String> {
         let add_generation_prompt = generate == Generate::Reply;
         let template = self.templates.get_template("chat")?;
-        let (messages, tools) = (Serde(messages), tools.map(Serde));
+        let messages = Serde(messages);
         Ok(template.render(context! { messages, tools, add_generation_prompt })?)
     }
 

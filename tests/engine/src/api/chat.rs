@@ -10,6 +10,7 @@ use crate::ask::{self, Fields, content_text, flag};
 use crate::generate::{Format, Generations, Reply, Usage};
 use crate::json::{Raw, object};
 use crate::model::{Generate, Start, Word};
+use crate::printed::{self, Ordered};
 use crate::rank_ask::{self, Endpoint};
 use crate::ranks::Finish;
 use crate::shared::Shared;
@@ -18,7 +19,7 @@ pub(crate) async fn answer(call: Call) -> Result<Answer, Refusal> {
     let shared = &call.shared;
     let fields = ask::fields(&call.body, &[("messages", "body.messages")])?;
     ask::check_model(shared, &fields)?;
-    let text = render(shared, fields.get("messages"), &fields)?;
+    let text = render(shared, fields.get("messages"), &fields, &Ordered::of(&call.body))?;
     let tokens = ask::encode(shared, text, Start::Plain).await?;
     let limit =
         fields.get("max_completion_tokens").filter(|limit| !limit.is_null()).or(fields.get("max_tokens"));
@@ -34,31 +35,32 @@ pub(crate) async fn answer(call: Call) -> Result<Answer, Refusal> {
     Ok(served.answer(|replies| ok(whole(&identity, extras, &replies))))
 }
 
-/// The prompt of a conversation, with the mark of the assistant's turn unless told not to.
+/// The prompt of a conversation, with its tools and calls as they stand in `body`, with the mark of the assistant's turn unless told not to.
 pub(crate) fn render(
     shared: &Arc<Shared>,
     messages: Option<&Value>,
     fields: &Fields,
+    body: &Ordered,
 ) -> Result<String, Refusal> {
-    let messages: Vec<Value> =
-        messages.and_then(Value::as_array).into_iter().flatten().map(message).collect();
-    let tools = fields.get("tools").filter(|tools| tools.as_array().is_some_and(|list| !list.is_empty()));
+    let messages = messages.and_then(Value::as_array).into_iter().flatten().enumerate();
+    let messages = messages.map(|(at, one)| message(one, printed::calls(body, at))).collect();
+    let tools = printed::tools(body);
     let generate = match fields.get("add_generation_prompt") {
         Some(Value::Bool(false)) => Generate::Nothing,
         _ => Generate::Reply,
     };
-    let rendered = shared.model.render(&Value::Array(messages), tools, generate);
+    let rendered = shared.model.render(&Value::Array(messages), tools.as_deref(), generate);
     rendered.map_err(|error| Refusal::bad_request(error.to_string(), None))
 }
 
 /// What the template reads of a message.
-fn message(message: &Value) -> Value {
+fn message(message: &Value, calls: Option<String>) -> Value {
     let mut seen = Map::new();
     let role = message.get("role").and_then(Value::as_str).unwrap_or("user");
     seen.insert("role".to_owned(), role.into());
     seen.insert("content".to_owned(), content_text(message.get("content")).into());
-    if let Some(calls) = message.get("tool_calls").filter(|calls| calls.is_array()) {
-        seen.insert("tool_calls".to_owned(), calls.clone());
+    if let Some(calls) = calls.filter(|_| role == "assistant") {
+        seen.insert("tool_calls".to_owned(), calls.into());
     }
     Value::Object(seen)
 }

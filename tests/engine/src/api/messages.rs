@@ -10,6 +10,7 @@ use crate::ask::{self, Fields, content_text, flag};
 use crate::generate::{Format, Generations, Reply, Usage};
 use crate::json::{Raw, object};
 use crate::model::{Start, Word};
+use crate::printed::Ordered;
 use crate::rank_ask::{self, Endpoint};
 use crate::ranks::Finish;
 use crate::shared::Shared;
@@ -45,7 +46,7 @@ async fn tokens(shared: &Arc<Shared>, fields: &Fields) -> Result<Arc<[u32]>, Ref
         messages.push(json!({ "role": "system", "content": content_text(Some(system)) }));
     }
     messages.extend(fields.get("messages").and_then(Value::as_array).into_iter().flatten().cloned());
-    let text = chat::render(shared, Some(&Value::Array(messages)), fields)?;
+    let text = chat::render(shared, Some(&Value::Array(messages)), fields, &Ordered::Null)?;
     ask::encode(shared, text, Start::Plain).await
 }
 

@@ -12,6 +12,7 @@ use crate::ask::{self, Fields, content_text, flag};
 use crate::generate::{Format, Generations, Reply, Usage};
 use crate::json::{Raw, object};
 use crate::model::{Start, Word};
+use crate::printed::Ordered;
 use crate::rank_ask::{self, Endpoint};
 use crate::ranks::Finish;
 use crate::shared::{Shared, unix_seconds};
@@ -22,7 +23,7 @@ pub(crate) async fn answer(call: Call) -> Result<Answer, Refusal> {
     let fields = ask::fields(&call.body, &[("input", "body.input")])?;
     ask::check_model(shared, &fields)?;
     let messages = messages(shared, &fields)?;
-    let text = chat::render(shared, Some(&Value::Array(messages.clone())), &fields)?;
+    let text = chat::render(shared, Some(&Value::Array(messages.clone())), &fields, &Ordered::Null)?;
     let tokens = ask::encode(shared, text, Start::Bos).await?;
     let plan = ask::plan(shared, fields.get("max_output_tokens"), Finish::Stop, tokens.len())?;
     let rank = rank_ask::rank(shared, Endpoint::Responses, &call.headers, &fields, &call.outcome)?;

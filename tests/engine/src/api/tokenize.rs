@@ -7,6 +7,7 @@ use crate::answer::{Answer, Refusal, ok};
 use crate::ask;
 use crate::json::object;
 use crate::model::Start;
+use crate::printed::Ordered;
 
 pub(crate) async fn answer(call: Call) -> Result<Answer, Refusal> {
     let shared = &call.shared;
@@ -14,7 +15,10 @@ pub(crate) async fn answer(call: Call) -> Result<Answer, Refusal> {
     ask::check_model(shared, &fields)?;
     let special = fields.get("add_special_tokens").and_then(Value::as_bool);
     let (text, special) = match (fields.get("messages"), fields.get("prompt").and_then(Value::as_str)) {
-        (Some(messages), _) => (chat::render(shared, Some(messages), &fields)?, special.unwrap_or(false)),
+        (Some(messages), _) => (
+            chat::render(shared, Some(messages), &fields, &Ordered::of(&call.body))?,
+            special.unwrap_or(false),
+        ),
         (None, Some(prompt)) => (prompt.to_owned(), special.unwrap_or(true)),
         (None, None) => return Err(Refusal::missing(&["body.prompt", "body.messages"], fields.len())),
     };

@@ -46,9 +46,8 @@ fn a_conversation_renders_as_chatml() {
     assert_eq!(text, expected);
     let history = model.render(&messages, None, Generate::Nothing).unwrap();
     assert_eq!(format!("{history}<|im_start|>assistant\n"), text);
-    let tools = json!([{"type": "function"}]);
-    let with_tools = model.render(&messages, Some(&tools), Generate::Reply).unwrap();
-    assert!(with_tools.starts_with("<|im_start|>system\ntools: [{\"type\":"), "{with_tools}");
+    let with_tools = model.render(&messages, Some("[{\"type\": 1}]"), Generate::Reply).unwrap();
+    assert!(with_tools.starts_with("<|im_start|>system\ntools: [{\"type\": 1}]<|im_end|>"), "{with_tools}");
     assert_eq!(model.encode(&text, Start::Plain)[0], 2);
 }
 
