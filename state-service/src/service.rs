@@ -6,11 +6,13 @@ mod discovery;
 mod kv;
 mod start;
 mod states;
+mod tokens;
 mod views;
 mod waits;
 
 pub use discovery::DiscoveryView;
 pub use start::Setup;
+pub use tokens::Tokenizers;
 
 use crate::auth::Token;
 use crate::chance::{Chance, Clock};
@@ -21,6 +23,7 @@ use crate::metrics::HttpMetrics;
 use crate::persist::Store;
 use crate::scrape;
 use crate::state::{Command, Declared, Effect, Reply, State};
+use routing::block::Chain;
 use routing::contract::{PageUpload, Report, RouteReply, RouteRequest, WatchQuery, WatchReply};
 use routing::id::{Epoch, SessionId, WorkerId};
 use routing::time::Millis;
@@ -48,6 +51,7 @@ pub struct Service {
     pub kv_hub: Arc<Hub>,
     /// Places for long polls.
     pub watchers: Semaphore,
+    tokenizers: Tokenizers,
     clock: Clock,
     state: Mutex<State>,
     waits: Waits,
@@ -116,12 +120,13 @@ impl Service {
         changes.iter().for_each(|(worker, from, to)| states::say(worker, *from, *to));
     }
 
-    /// Places one request; one that waits for its slot is answered later.
+    /// Places one request, its prompt made into blocks first; one that waits for its slot is answered later.
     ///
     /// # Errors
     /// [`Problem`] as the state refuses it.
-    pub async fn route(&self, request: RouteRequest) -> Result<RouteReply, Problem> {
-        let waiting = match self.ask(request) {
+    pub async fn route(&self, mut request: RouteRequest) -> Result<RouteReply, Problem> {
+        let prompt = self.blocks_of(&mut request).await?;
+        let waiting = match self.ask(request, prompt) {
             (Reply::Route(reply), _) => return Ok(reply),
             (Reply::Later(_), Some(waiting)) => waiting,
             (other, _) => return Err(not_an_answer(other)),
@@ -130,11 +135,11 @@ impl Service {
         waiting.answered().await.map(|reply| *reply).ok_or_else(gone)
     }
 
-    fn ask(&self, request: RouteRequest) -> (Reply, Option<Waiting<'_>>) {
+    fn ask(&self, request: RouteRequest, prompt: Option<Box<Chain>>) -> (Reply, Option<Waiting<'_>>) {
         let mut effects = Vec::new();
         let (reply, waiting) = {
             let mut state = self.lock();
-            let command = Command::Route { request, prompt: None, draw: self.chance.draw() };
+            let command = Command::Route { request, prompt, draw: self.chance.draw() };
             let reply = state.apply(self.clock.now(), command, &mut effects);
             let waiting = match &reply {
                 Reply::Later(later) => {

@@ -18,5 +18,5 @@ pub async fn explain(
     let question = explain::parse(&body).map_err(|faults| {
         invalid_faults("explain_invalid", "The request to explain is not valid", &faults)
     })?;
-    Ok(json(&service.explain(&question).to_json()))
+    Ok(json(&service.explain(&question).await.to_json()))
 }

@@ -111,6 +111,14 @@ impl Service {
         for (pool, _, bytes) in state.kv_sizes() {
             text.sample("rankpin_kv_index_bytes", &format!("pool=\"{pool}\""), bytes);
         }
+        let help = "What became of the load that placed prompts are booked with.";
+        each(text, "rankpin_kv_bookings_total", "outcome", help, state.kv_bookings());
+        let [booked, expected, marks] = state.kv_booked();
+        text.single("rankpin_kv_booked", "gauge", "Requests whose load is booked.", booked);
+        let help = "Prompts just sent somewhere, and expected to be cached there.";
+        text.single("rankpin_kv_expected", "gauge", help, expected);
+        let help = "Places in prompts by which those of both are recognised.";
+        text.single("rankpin_kv_marks", "gauge", help, marks);
         let silent = state.kv_silent(self.clock.now());
         drop(state);
         text.single(

@@ -1,6 +1,6 @@
 //! How a service comes to be: from its parts, and from what an earlier life left on disk.
 
-use super::{Service, Warning};
+use super::{Service, Tokenizers, Warning};
 use crate::auth::Token;
 use crate::chance::{Chance, Clock};
 use crate::config::ServiceConfig;
@@ -36,6 +36,10 @@ impl Service {
         let chance = Chance::from_system();
         let epoch = chance.epoch();
         let from_config = config.workers.clone();
+        let (tokenizers, fault) = match Tokenizers::start(&config) {
+            Ok(tokenizers) => (tokenizers, None),
+            Err(error) => (Tokenizers::default(), Some(error)),
+        };
         let service = Self {
             epoch,
             chance,
@@ -44,6 +48,7 @@ impl Service {
             scrapes: crate::scrape::Counts::default(),
             kv_hub: std::sync::Arc::default(),
             watchers: Semaphore::new(WATCHERS_MAX),
+            tokenizers,
             clock: Clock::start(),
             state: Mutex::new(State::new(epoch, StateConfig::new(config))),
             waits: super::waits::Waits::default(),
@@ -58,6 +63,9 @@ impl Service {
             upstream_role_missing: AtomicU64::new(0),
             xds_rejections: AtomicU64::new(0),
         };
+        if let Some(error) = fault {
+            service.warn("tokenizers_not_started", error.to_string());
+        }
         for spec in from_config {
             if let Err(reason) = service.take_back(spec) {
                 service.warn("config_worker_refused", reason);

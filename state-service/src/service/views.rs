@@ -7,9 +7,9 @@ use crate::http::show;
 use crate::kv_events::hub::Rank;
 use crate::metrics::Text;
 use crate::state::{Readiness, SessionView, StateError, Worker};
-use routing::contract::{Fleet, Target, Topology, WorkerState};
+use routing::contract::{Fleet, Outcome, RouteReply, Target, Topology, WorkerState};
 use routing::directory::Directory;
-use routing::id::{SessionId, WorkerId};
+use routing::id::{Cursor, SessionId, WorkerId};
 use serde::Serialize;
 use serde_json::Value;
 use std::sync::PoisonError;
@@ -95,12 +95,23 @@ impl Service {
     }
 
     /// What would become of a described request. Nothing is changed, counted or kept.
-    pub fn explain(&self, question: &Question) -> Shown {
+    pub async fn explain(&self, question: &Question) -> Shown {
         let (topology, fleet) = self.topology("");
         let mut directory = Directory::new(&topology);
         directory.update(&fleet);
         let (now, draw) = (self.clock.now(), self.chance.draw());
-        question.run(directory, (now, draw), |request| self.lock().dry_run(now, request, None, draw))
+        let mut asked = None;
+        question.run(directory.clone(), (now, draw), |request| {
+            asked = Some(request.clone());
+            RouteReply::nowhere(Outcome::Unsure, Cursor(0), self.epoch, "")
+        });
+        let prompt = match &mut asked {
+            // One that is too long is shown as if it had none.
+            Some(request) => self.blocks_of(request).await.ok().flatten(),
+            None => None,
+        };
+        let prompt = prompt.map(|chain| *chain);
+        question.run(directory, (now, draw), |request| self.lock().dry_run(now, request, prompt, draw))
     }
 
     /// Whether requests can be placed, and what else there is to say.
@@ -130,6 +141,7 @@ impl Service {
         text.single("rankpin_uptime_seconds", "gauge", "Time since the start.", self.clock.uptime().0 / 1000);
         self.render_state(&mut text);
         self.render_kv(&mut text);
+        self.tokenizers.render(&mut text);
         let waiting = crate::http::watch::WATCHERS_MAX - self.watchers.available_permits();
         text.single("rankpin_watchers", "gauge", "Long polls held.", waiting);
         let missing = self.upstream_role_missing.load(Ordering::Relaxed);
