@@ -1,10 +1,13 @@
 //! The arguments of `rankpin replay`, and which go together.
 
 use super::error::ReplayError;
+use crate::config::{self, ServiceConfig};
 use clap::{Args, ValueEnum};
-use routing::contract::{Affinity, Policy};
+use serde_json::{Value, json};
 use std::path::PathBuf;
 
+/// The one pool.
+pub(super) const POOL: &str = "default";
 /// Most slots of a replay.
 const SLOTS_MAX: i64 = 4096;
 /// Most ranks of a worker.
@@ -31,6 +34,9 @@ pub struct ReplayArgs {
     /// The pool's affinity. Without effect on traces that name no sessions (mooncake).
     #[arg(long, value_enum, default_value_t = AffinityArg::Hard)]
     pub affinity: AffinityArg,
+    /// kv_aware: the pool's `kv`, as its config has it.
+    #[arg(long, value_name = "JSON")]
+    pub kv: Option<String>,
     /// What all slots together can cache, as a share of the trace's distinct full blocks; each slot gets an equal part. Without it
     /// nothing is ever evicted.
     #[arg(long, value_name = "F")]
@@ -94,24 +100,26 @@ pub enum AffinityArg {
 }
 
 impl PolicyArg {
-    pub(super) const fn policy(self) -> Policy {
+    /// As a config has it.
+    const fn word(self) -> &'static str {
         match self {
-            Self::SessionHash => Policy::SessionHash,
-            Self::LeastLoaded => Policy::LeastLoaded,
-            Self::RoundRobin => Policy::RoundRobin,
-            Self::Random => Policy::Random,
-            Self::PowerOfTwo => Policy::PowerOfTwo,
-            Self::KvAware => Policy::KvAware,
+            Self::SessionHash => "session_hash",
+            Self::LeastLoaded => "least_loaded",
+            Self::RoundRobin => "round_robin",
+            Self::Random => "random",
+            Self::PowerOfTwo => "power_of_two",
+            Self::KvAware => "kv_aware",
         }
     }
 }
 
 impl AffinityArg {
-    pub(super) const fn affinity(self) -> Affinity {
+    /// As a config has it.
+    const fn word(self) -> &'static str {
         match self {
-            Self::Off => Affinity::Off,
-            Self::Soft => Affinity::Soft,
-            Self::Hard => Affinity::Hard,
+            Self::Off => "off",
+            Self::Soft => "soft",
+            Self::Hard => "hard",
         }
     }
 }
@@ -123,6 +131,22 @@ impl ReplayArgs {
             Format::Weka => u64::from(self.spread_s) * 1000,
             Format::Mooncake => 0,
         }
+    }
+
+    /// The config of a service with one pool, as its file would have it.
+    ///
+    /// # Errors
+    /// `--kv` is not what a config may say.
+    pub(super) fn config(&self) -> Result<ServiceConfig, ReplayError> {
+        let mut pool =
+            json!({ "name": POOL, "policy": self.policy.word(), "affinity": self.affinity.word() });
+        if let (Some(text), Some(pool)) = (&self.kv, pool.as_object_mut()) {
+            let kv: Value = serde_json::from_str(text)
+                .map_err(|error| ReplayError::Arguments(format!("--kv is not JSON: {error}")))?;
+            pool.insert("kv".to_owned(), kv);
+        }
+        let document = json!({ "pools": [pool] }).to_string();
+        config::parse(document.as_bytes()).map_err(|faults| ReplayError::Arguments(faults.to_string()))
     }
 
     pub(super) fn check(&self) -> Result<(), ReplayError> {

@@ -10,7 +10,7 @@ use super::figures::{Computed, Figures, Tally};
 use super::service::{Placed, Question, REPORT_EVERY, Service};
 use super::trace::{Node, Request, Session, Trace};
 use crate::state::kv_event::KvEvent;
-use routing::contract::Prompt;
+use routing::block::Chain;
 use routing::policy::mix;
 use routing::time::{Millis, Timestamp};
 use std::cmp::Reverse;
@@ -169,11 +169,11 @@ impl<'a> Driver<'a> {
         Ok(())
     }
 
-    fn prompt(&mut self, request: &Request) -> Prompt {
+    fn prompt(&mut self, request: &Request) -> Chain {
         let forest = &self.trace.forest;
         forest.path(request.leaf, &mut self.path);
         let hashes = self.path.iter().map(|node| forest.hash(*node)).collect();
-        Prompt::Blocks { hashes, block_size: forest.block_size(), tokens: request.tokens }
+        Chain { hashes, block_size: forest.block_size(), tokens: request.tokens }
     }
 
     fn fly(&mut self, flight: Flight) -> usize {

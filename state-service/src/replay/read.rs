@@ -33,7 +33,11 @@ pub(super) fn file(path: &Path, format: Format, spread: u64) -> Result<Trace, Re
     let gzipped = path.extension().is_some_and(|end| end.eq_ignore_ascii_case("gz"));
     let reader: Box<dyn Read> = if gzipped { Box::new(MultiGzDecoder::new(file)) } else { Box::new(file) };
     match format {
-        Format::Mooncake => lines(path, BufReader::new(reader), &mut mooncake::Reader, spread),
+        Format::Mooncake => {
+            let mut trace = lines(path, BufReader::new(reader), &mut mooncake::Reader, spread)?;
+            trace.refine();
+            Ok(trace)
+        }
         Format::Weka => lines(path, BufReader::new(reader), &mut weka::Reader::default(), spread),
     }
 }

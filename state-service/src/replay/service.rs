@@ -3,16 +3,16 @@
 //! Owns a [`State`] and one VM's reports to it: absolute counts and entries, every [`REPORT_EVERY`] while there is something to
 //! tell. Decides nothing itself.
 
-use super::args::ReplayArgs;
+use super::args::{POOL, ReplayArgs};
 use super::error::ReplayError;
-use crate::config::ServiceConfig;
 use crate::declare;
 use crate::state::kv_event::KvBatch;
 use crate::state::kv_stream::{Frame, Input};
 use crate::state::{Command, Effect, Reply, State, StateConfig};
+use routing::block::Chain;
 use routing::contract::{
-    Affinity, Caller, Entry, InFlight, Outcome, Policy, Prompt, REPORT_ENTRIES_MAX, Report, RouteRequest,
-    SessionRef, Target,
+    Affinity, Caller, Entry, InFlight, Outcome, Policy, REPORT_ENTRIES_MAX, Report, RouteRequest, SessionRef,
+    Target,
 };
 use routing::hash::{self, Phase};
 use routing::id::{Epoch, HoldId, PoolName, Rank, RequestId, SessionId, Version, WorkerId};
@@ -27,7 +27,6 @@ const ALIVE_EVERY: Millis = Millis(5000);
 /// The service's own housekeeping.
 const EXPIRE_EVERY: Millis = Millis(1000);
 const DEADLINE: Millis = Millis(250);
-const POOL: &str = "default";
 /// Tells draws of placements from other uses of the seed.
 const DRAWS: u64 = 0x6472_6177;
 
@@ -59,7 +58,7 @@ pub(super) struct Question<'a> {
     /// Its session's key.
     pub(super) key: Option<&'a str>,
     /// Its prompt, where [`Service::wants_prompt`].
-    pub(super) prompt: Option<Prompt>,
+    pub(super) prompt: Option<Chain>,
 }
 
 /// One rank as its worker declares it.
@@ -100,18 +99,14 @@ impl Service {
     /// # Errors
     /// The arguments make no fleet.
     pub(super) fn new(args: &ReplayArgs) -> Result<Self, ReplayError> {
-        let fault = |fault: &dyn std::fmt::Display| ReplayError::Arguments(fault.to_string());
-        let mut config = ServiceConfig::without_file();
-        for pool in &mut config.pools {
-            pool.policy = args.policy.policy();
-            pool.affinity = args.affinity.affinity();
-        }
+        let config = args.config()?;
+        let pool = config.pools.first().ok_or_else(|| ReplayError::Arguments("no pool".to_owned()))?.clone();
         let mut service = Self {
             state: State::new(Epoch(1), StateConfig::new(config)),
-            pool: PoolName::parse(POOL).map_err(|error| fault(&error))?,
+            pool: pool.name,
             caller: Caller { node: "replay".to_owned(), vm: Epoch(1) },
-            policy: args.policy.policy(),
-            affinity: args.affinity.affinity(),
+            policy: pool.policy,
+            affinity: pool.affinity,
             slots: Vec::new(),
             first_slots: HashMap::new(),
             bound: HashMap::new(),
@@ -133,7 +128,7 @@ impl Service {
         let id = format!("w{number:04}");
         let body = serde_json::json!({ "pool": POOL, "endpoints": [{ "address": format!("{id}.replay:8000"), "dp_size": ranks }] });
         let spec = declare::parse(body.to_string().as_bytes(), Some(&id))
-            .map_err(|faults| ReplayError::Arguments(format!("worker {id}: {faults:?}")))?;
+            .map_err(|faults| ReplayError::Arguments(format!("worker {id}: {faults}")))?;
         let worker = spec.id.clone();
         if let Reply::Refused(error) = self.apply(Timestamp(0), Command::PutWorker { spec }) {
             return Err(ReplayError::Arguments(error.to_string()));
@@ -169,9 +164,9 @@ impl Service {
         let session = question.key.map(session);
         let mut request = RouteRequest::new(self.caller.clone(), id, self.pool.clone(), DEADLINE);
         request.session = session;
-        request.prompt = question.prompt.map(Box::new);
+        let prompt = question.prompt.map(Box::new);
         self.draws += 1;
-        let command = Command::Route { request, prompt: None, draw: mix(self.seed, self.draws) };
+        let command = Command::Route { request, prompt, draw: mix(self.seed, self.draws) };
         let reply = match self.apply(now, command) {
             Reply::Route(reply) => reply,
             other => return Err(failed(format!("{other:?}"))),

@@ -103,8 +103,8 @@ impl Forest {
     }
 
     /// What the service calls a block.
-    pub(super) fn hash(&self, node: Node) -> u64 {
-        self.block(node).map_or(0, |block| block.hash.0)
+    pub(super) fn hash(&self, node: Node) -> BlockHash {
+        self.block(node).map_or(BlockHash(0), |block| block.hash)
     }
 
     /// Appends the tokens of a block: its content in the first two, then zeros.
@@ -158,6 +158,25 @@ pub(super) struct Trace {
 impl Trace {
     pub(super) fn new(block_size: u32) -> Self {
         Self { forest: Forest::new(block_size), requests: Vec::new(), sessions: Vec::new() }
+    }
+
+    /// Lets requests that bear the same time come evenly until the next time that the trace knows: its clock is coarse.
+    pub(super) fn refine(&mut self) {
+        let mut order: Vec<(u64, usize)> =
+            self.requests.iter().enumerate().map(|(number, request)| (request.at, number)).collect();
+        order.sort_unstable();
+        let mut gap = 0;
+        let groups: Vec<&[(u64, usize)]> = order.chunk_by(|left, right| left.0 == right.0).collect();
+        for (group, after) in groups.iter().zip(groups.iter().skip(1).map(Some).chain([None])) {
+            let begins = group.first().map_or(0, |(at, _)| *at);
+            let next = after.and_then(|after| after.first());
+            gap = next.map_or(gap, |(at, _)| at - begins);
+            for (nth, (at, number)) in group.iter().enumerate() {
+                if let Some(request) = self.requests.get_mut(*number) {
+                    request.at = at + gap * nth as u64 / group.len() as u64;
+                }
+            }
+        }
     }
 
     /// Lets lines begin evenly over `spread` milliseconds.
