@@ -109,6 +109,7 @@ impl World {
         // Its head came: the prefill is done.
         self.prefill_ends(request);
         self.answer_id(request);
+        self.first_byte(request);
         let streams = if engines { self.rng.within(5, 300) } else { 0 };
         self.after(streams, Event::StreamEnds { request: request.id, broken: false });
     }

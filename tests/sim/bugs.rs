@@ -149,6 +149,14 @@ fn response_ids_of_another_session_are_noticed() {
     is_noticed(Bug::AliasesAreMixedUp, &["a response id that was told is known"]);
 }
 
+#[test]
+fn endings_that_are_not_told_are_noticed() {
+    is_noticed(
+        Bug::EndingsAreNotTold,
+        &["every question has its ending", "nothing is counted for what is over"],
+    );
+}
+
 /// Whoever sees a seed fail can play it again.
 #[test]
 fn a_failure_says_how_to_play_it_again() {

@@ -60,7 +60,9 @@ impl World {
         if self.faults_on && self.rng.per_mille(30) {
             self.fired.count(Fault::BodyMissing);
             request.bodiless = true;
-            self.cost(request.session, Cost::ChainBroken);
+            if self.sessions[request.session].chain.is_some() {
+                self.cost(request.session, Cost::ChainBroken);
+            }
             let (next, effects) =
                 self.step(request, |flow, env, head, out| flow.body_missing(env, head, out));
             return self.carry_out(request, effects, next);

@@ -1,6 +1,6 @@
 //! What the filter counts of a request: how it was decided, and what that may cost its session.
 
-use crate::faults::Cost;
+use crate::faults::{Cost, Fault};
 use crate::request::Request;
 use crate::world::World;
 use routing::flow::Counter;
@@ -16,6 +16,7 @@ impl World {
             C::ModelUnknown if request.lost => request.decisions.push(counter),
             C::DryRun if request.dry => request.decisions.push(counter),
             C::BodyMissing if request.bodiless => {}
+            C::PromptUnread if self.is_kv() => self.fired.count(Fault::PromptUnread),
             C::Pinned | C::Joined | C::RoutedBound | C::RoutedHeld | C::RoutedUnpinned | C::PlacedAlone => {
                 self.placed(request, counter);
             }
@@ -36,10 +37,10 @@ impl World {
             | C::ModelUnknown
             | C::ModelsListed
             | C::DryRun
+            | C::PromptUnread
             | C::BodyMissing
             | C::BodyTooLong
             | C::BodyMalformed
-            | C::PromptUnread
             | C::Ignored(_) => {
                 self.violate("nothing odd is counted", counter.word());
             }
@@ -48,6 +49,7 @@ impl World {
             C::PlacedAlone | C::RouteFailed(_) => self.cost(request.session, Cost::Alone),
             C::NoTopology | C::NoWorker => self.cost(request.session, Cost::Passed),
             C::SessionKeyMissing => self.chain_broke(request),
+            C::RoutedUnpinned if request.loose && request.alias.is_some() => self.is_nobodys(request),
             C::RoutedUnpinned => self.cost(request.session, Cost::Evicted),
             _ => {}
         }

@@ -21,6 +21,7 @@ impl World {
         self.name_target(&mut request);
         self.ask(&mut request);
         self.hang_on(&mut request);
+        self.say_something(&mut request);
         let patience = self.patience();
         self.after(patience, Event::ClientLeaves { request: id });
         self.stats.requests += 1;
@@ -34,6 +35,12 @@ impl World {
         let (next, effects) = self.step(&mut request, |flow, env, head, out| flow.head(env, head, out));
         let mut next = self.carry_out(&mut request, effects, next);
         if next == Next::Read {
+            if pinned {
+                self.violate("a pinned turn reads no body", &format!("{:?}", request.headers));
+            }
+            if self.body_comes_later(&request) {
+                return self.keep(request);
+            }
             next = self.read_body(&mut request);
         }
         self.check_pinned(&request, pinned);
@@ -81,6 +88,7 @@ impl World {
                 Effect::Page(change) => self.change_page(request.at.envoy, &change),
                 Effect::Route { request: body, timeout } => {
                     request.routes += 1;
+                    self.question(request, &body);
                     let call = self.new_call();
                     request.call = Some(call);
                     let answer = Err(RouteFailure::Timeout);
@@ -134,7 +142,10 @@ impl World {
         }
         request.call = None;
         match &answer {
-            Ok(reply) => self.prefill_told(&mut request, reply),
+            Ok(reply) => {
+                request.loose |= self.is_kv() && request.alias.is_some() && reply.session.is_none();
+                self.prefill_told(&mut request, reply);
+            }
             Err(_) => self.stops_waiting(id),
         }
         self.look_at_prefill(&mut request);
@@ -183,7 +194,7 @@ impl World {
     }
 
     /// However it came about, as `on_done`.
-    fn end(&mut self, mut request: Request, ending: Ending) {
+    pub(crate) fn end(&mut self, mut request: Request, ending: Ending) {
         let ((), effects) =
             self.step(&mut request, |flow, env, _, out| flow.ended(env.vm, env.now, ending, out));
         self.carry_out(&mut request, effects, Next::Continue);

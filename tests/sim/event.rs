@@ -15,6 +15,10 @@ pub(crate) enum Event {
     Turn {
         session: usize,
     },
+    /// The body of a request that waits for it.
+    BodyComes {
+        request: u64,
+    },
     Request {
         session: usize,
         envoy: usize,

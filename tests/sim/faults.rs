@@ -80,10 +80,13 @@ pub(crate) enum Fault {
     PrefillElsewhere,
     PrefillLeft,
     AliasEvicted,
+    PromptSent,
+    PromptUnread,
+    FirstByteTold,
 }
 
 impl Fault {
-    pub(crate) const ALL: [Self; 73] = [
+    pub(crate) const ALL: [Self; 76] = [
         Self::RouteLost,
         Self::RouteReplyLost,
         Self::RouteLate,
@@ -157,6 +160,9 @@ impl Fault {
         Self::PrefillElsewhere,
         Self::PrefillLeft,
         Self::AliasEvicted,
+        Self::PromptSent,
+        Self::PromptUnread,
+        Self::FirstByteTold,
     ];
 }
 
@@ -267,4 +273,6 @@ pub(crate) enum Bug {
     DrainsAreForgotten,
     /// A response id is told of another session.
     AliasesAreMixedUp,
+    /// The service does not hear that requests are over.
+    EndingsAreNotTold,
 }

@@ -22,6 +22,7 @@ mod named;
 mod news;
 mod plan;
 mod polls;
+mod prompts;
 mod quiet;
 mod reports;
 mod request;

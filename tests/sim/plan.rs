@@ -174,6 +174,7 @@ impl Plan {
             timed.push((at, Timed::VmDies { envoy: rng.below(envoys), vm: rng.below(vms) }));
         }
         let extra = Extra::of(seed, policy, workers.len());
+        let policy = by_cache(seed, policy);
         let plain_workers = workers.len();
         if extra.split {
             workers.iter_mut().for_each(|worker| worker.phase = Phase::Decode);
@@ -263,6 +264,12 @@ fn worker(rng: &mut Rng, n: usize) -> WorkerPlan {
         },
         _ => plan(Engine::Vllm, RankNumbering::Global, 8, &[2, 4]),
     }
+}
+
+/// Some pools of the default policy go by what engines cache; dice of its own, as for what is `extra`.
+fn by_cache(seed: u64, policy: Policy) -> Policy {
+    let by_cache = policy == Policy::LeastLoaded && Rng::new(seed ^ 0x6B76_0000).per_mille(300);
+    if by_cache { Policy::KvAware } else { policy }
 }
 
 /// Mostly the default; every other policy in some seeds.

@@ -47,6 +47,7 @@ impl World {
         if !stores && sizes.sessions + sizes.tombstones > 0 {
             found.push(("session_hash and no affinity store nothing", format!("{sizes:?}")));
         }
+        self.check_endings();
         found.extend(self.untold().map(|node| ("every VM learns the fleet", node)));
         let shown = self.envoys.iter().map(|envoy| envoy.shared.seats.shown()).sum::<u64>();
         if shown != 0 {

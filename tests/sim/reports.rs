@@ -16,6 +16,7 @@ impl World {
             report.entries.extend(again);
         }
         self.spoil_touches(&mut report);
+        self.endings_told(&mut report);
         self.take_report(report);
         let lost = self.net().report_lost;
         if self.rng.per_mille(lost) {

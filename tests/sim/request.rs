@@ -74,6 +74,8 @@ pub(crate) struct Request {
     /// It asks for a stored answer.
     pub(crate) fetches: bool,
     pub(crate) body: Option<Vec<u8>>,
+    /// The service places it without a session.
+    pub(crate) loose: bool,
     /// Its body did not come in time.
     pub(crate) bodiless: bool,
     /// Who prefills it, and on which rank.
@@ -87,7 +89,11 @@ pub(crate) struct Request {
 impl Request {
     /// Nobody knows its session.
     pub(crate) fn is_keyless(&self) -> bool {
-        self.decisions == [Counter::SessionKeyMissing]
+        match self.decisions[..] {
+            [Counter::SessionKeyMissing] => true,
+            [Counter::RoutedUnpinned] => self.loose,
+            _ => false,
+        }
     }
 
     pub(crate) fn new(id: u64, session: usize, at: VmAt) -> Self {
@@ -123,6 +129,7 @@ impl Request {
             alias_known: false,
             fetches: false,
             body: None,
+            loose: false,
             bodiless: false,
             prefill: None,
             prefill_loose: false,

@@ -17,6 +17,7 @@ use state_service::declare::WorkerSpec;
 use state_service::state::{
     Command, Effect, Limits, Reply, SessionState, SessionView, Sizes, State, StateConfig, Ticket,
 };
+use state_service::tokenize::Tokens;
 use std::collections::BTreeMap;
 
 /// Idle time of a binding.
@@ -78,8 +79,15 @@ impl World {
             pools[0].models = vec!["chat-8b".to_owned()];
             pools.push(PoolInfo { models: vec![OTHER_MODEL.to_owned()], ..self.pool_info(OTHER_POOL) });
         }
-        let service =
-            ServiceConfig { pools, other_pools: OtherPools::Refused, ..ServiceConfig::without_file() };
+        let reading =
+            self.reads_prompts(POOL).then(|| (PoolName::parse(POOL).unwrap(), Tokens::approximate()));
+        let tokens = reading.into_iter().collect();
+        let service = ServiceConfig {
+            pools,
+            other_pools: OtherPools::Refused,
+            tokens,
+            ..ServiceConfig::without_file()
+        };
         let limits =
             Limits { sessions_max: self.plan.sessions_max, aliases_max: ALIASES_MAX, ..Limits::SERVICE };
         StateConfig { service, limits }
@@ -88,6 +96,7 @@ impl World {
     fn pool_info(&self, name: &str) -> PoolInfo {
         let mut pool = PoolInfo::with_defaults(PoolName::parse(name).unwrap());
         pool.policy = self.plan.policy;
+        pool.reads_prompt = self.reads_prompts(name);
         (pool.affinity, pool.rank) = (self.plan.affinity, self.plan.rank);
         // Short, so that bindings are touched; longer than any idle time of a run.
         pool.ttl_ms = TTL;
@@ -194,9 +203,8 @@ impl World {
         let alias = body.alias;
         let dry = body.dry_run.then(|| self.look_at(&body));
         let asked = self.spoil_demands(body);
-        match self
-            .apply_for(Some((request, call)), Command::Route { request: asked.clone(), prompt: None, draw })
-        {
+        let prompt = self.blocks_of(&asked);
+        match self.apply_for(Some((request, call)), Command::Route { request: asked.clone(), prompt, draw }) {
             Reply::Route(reply) => {
                 if let Some(alias) = alias {
                     self.check_alias(alias, &reply);

@@ -43,7 +43,9 @@ impl World {
         // Which session it is may not be known here: a conversation without a key whose name nobody has heard yet.
         let anonymous =
             session.chain.is_some() && session.id.is_none() || session.is_lost() || request.fetches;
-        let exact = !worker.ranks_changed && told && (known || header.is_some()) && !anonymous;
+        // By what they cache the service chooses ranks, not only workers.
+        let exact =
+            !worker.ranks_changed && told && (known || header.is_some()) && !anonymous && !self.is_kv();
         // Behind its list Envoy may dial an endpoint that does not serve the session's rank: it gets none.
         let here = endpoint.start..endpoint.start + endpoint.size;
         let hashes = session.id.is_some() && !request.is_keyless() && self.plan.sends_hashed_ranks();

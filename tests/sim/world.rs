@@ -8,6 +8,7 @@ pub(crate) use crate::event::Event;
 use crate::faults::{Bug, Fired};
 use crate::invariants::Violation;
 use crate::plan::{CHAOS_ENDS, Net, Plan};
+use crate::prompts::Asked;
 use crate::request::Request;
 use crate::rng::Rng;
 use crate::service::{Service, Standing};
@@ -83,6 +84,7 @@ pub(crate) struct World {
     pub(crate) sessions: Vec<Session>,
     pub(crate) requests: BTreeMap<u64, Request>,
     pub(crate) bindings_seen: BTreeMap<SessionId, BindingSeen>,
+    pub(crate) asked: Asked,
     pub(crate) fired: Fired,
     pub(crate) stats: Stats,
     pub(crate) violation: Option<Violation>,
@@ -115,6 +117,7 @@ impl World {
             sessions: Vec::new(),
             requests: BTreeMap::new(),
             bindings_seen: BTreeMap::new(),
+            asked: Asked::default(),
             fired: Fired::default(),
             stats: Stats::default(),
             violation: None,
@@ -240,6 +243,7 @@ impl World {
         match event {
             Event::Turn { session } => self.begin_turn(session),
             Event::Request { session, envoy, vm } => self.begin_request(session, envoy, vm),
+            Event::BodyComes { request } => self.body_comes(request),
             Event::ClientLeaves { request } => self.client_leaves(request),
             Event::RouteArrives { request, call, body } => self.route_arrives(request, call, *body),
             Event::RouteAnswered { request, call, life, answer } => {
