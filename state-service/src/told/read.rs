@@ -121,8 +121,13 @@ mod tests {
         "vllm:cache_config_info{_block_size_resolved=\"True\",block_size=\"32\",cache_dtype=\"auto\",",
         "effective_attention_block_size=\"32\",engine=\"1\",hash_block_size=\"None\",mamba_block_size=\"None\"} 1.0\n",
     );
-    const SOURCES: &str =
-        r#"{"2":{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://*:5559"},"3":null}"#;
+    /// What the second node of a hybrid deployment of 2 + 2 ranks answered, as it wrote it.
+    const SOURCES: &str = concat!(
+        r#"{"3":{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://*:16560","replay_endpoint":"tcp://*:16660","#,
+        r#""buffer_steps":10000,"hwm":100000,"max_queue_size":100000,"topic":"kv-events"},"2":{"enable_kv_cache_events":true,"#,
+        r#""publisher":"zmq","endpoint":"tcp://*:16559","replay_endpoint":"tcp://*:16659","buffer_steps":10000,"hwm":100000,"#,
+        r#""max_queue_size":100000,"topic":"kv-events"}}"#,
+    );
 
     fn told(sources: &str, metrics: &str, version: &str, info: &str) -> Option<Told> {
         let [sources, metrics, version, info] =
