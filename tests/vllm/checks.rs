@@ -133,7 +133,11 @@ pub(crate) async fn table(page: &mut Page, player: &mut Player, mode: &str, coun
             turn.prompt_tokens,
             turn.expected * u64::from(BLOCK_SIZE),
             turn.cached_tokens,
-            if agrees(&turn) { "" } else { "  differs" },
+            match turn.overlap {
+                _ if !agrees(&turn) => "  differs",
+                Some((_, of)) if is_estimate(&turn, of) => "  of the known beginning",
+                _ => "",
+            },
         ));
         turns.push(turn);
     }
@@ -230,9 +234,19 @@ async fn cold_then_warm(page: &mut Page, player: &mut Player, talk: &Talk) -> Re
 
 /// Whether service, engine and naive model say the same. An engine computes at least the last token anew.
 fn agrees(turn: &Turn) -> bool {
-    let usable = turn.prompt_tokens.saturating_sub(1) / u64::from(BLOCK_SIZE);
-    let found = turn.cached_tokens / u64::from(BLOCK_SIZE);
-    turn.overlap.is_some_and(|(blocks, _)| u64::from(blocks).min(usable) == found) && turn.expected == found
+    let size = u64::from(BLOCK_SIZE);
+    let (usable, found) = (turn.prompt_tokens.saturating_sub(1) / size, turn.cached_tokens / size);
+    let told = |(blocks, of): (u32, u32)| {
+        let blocks = u64::from(blocks).min(usable);
+        // Where only the known beginning of a conversation was looked for, no more than that can be said of it.
+        blocks == found || (is_estimate(turn, of) && blocks <= found)
+    };
+    turn.overlap.is_some_and(told) && turn.expected == found
+}
+
+/// Whether the service knew fewer blocks of the prompt than it has: `engine` asks again only for what is mostly new.
+fn is_estimate(turn: &Turn, of: u32) -> bool {
+    u64::from(of) < turn.prompt_tokens / u64::from(BLOCK_SIZE)
 }
 
 fn told(turn: &Turn) -> String {
