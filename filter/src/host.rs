@@ -5,6 +5,9 @@
 
 pub(crate) mod abi;
 pub(crate) mod body;
+mod metric;
+
+pub(crate) use metric::{counter, gauge, increment, metric_value, record};
 
 use routing::flow::LocalReply;
 use routing::header::http;
@@ -17,8 +20,6 @@ const CALL_RESPONSE_HEADERS: u32 = 6;
 const CALL_RESPONSE_BODY: u32 = 4;
 const PLUGIN_CONFIGURATION: u32 = 7;
 const REQUEST_STREAM: u32 = 0;
-const COUNTER: u32 = 0;
-const GAUGE: u32 = 1;
 
 #[link(wasm_import_module = "env")]
 unsafe extern "C" {
@@ -49,10 +50,6 @@ unsafe extern "C" {
     ) -> u32;
     fn proxy_set_shared_data(key: *const u8, key_size: usize, value: *const u8, size: usize, cas: u32)
     -> u32;
-    fn proxy_define_metric(kind: u32, name: *const u8, name_size: usize, id: *mut u32) -> u32;
-    fn proxy_increment_metric(id: u32, offset: i64) -> u32;
-    fn proxy_record_metric(id: u32, value: u64) -> u32;
-    fn proxy_get_metric(id: u32, value: *mut u64) -> u32;
     fn proxy_get_current_time_nanoseconds(time: *mut u64) -> u32;
     fn proxy_set_tick_period_milliseconds(period: u32) -> u32;
     fn proxy_continue_stream(stream: u32) -> u32;
@@ -182,38 +179,6 @@ pub(crate) fn shared(key: &str) -> Option<(Vec<u8>, u32)> {
 pub(crate) fn set_shared(key: &str, value: &[u8], cas: u32) -> bool {
     // SAFETY: both slices live through the call.
     unsafe { proxy_set_shared_data(key.as_ptr(), key.len(), value.as_ptr(), value.len(), cas) == OK }
-}
-
-fn metric(kind: u32, name: &str) -> Option<u32> {
-    let mut id = 0;
-    // SAFETY: the slice lives through the call; `id` is ours.
-    let done = unsafe { proxy_define_metric(kind, name.as_ptr(), name.len(), &mut id) };
-    (done == OK).then_some(id)
-}
-
-pub(crate) fn counter(name: &str) -> Option<u32> {
-    metric(COUNTER, name)
-}
-
-pub(crate) fn gauge(name: &str) -> Option<u32> {
-    metric(GAUGE, name)
-}
-
-pub(crate) fn increment(metric: u32, by: i64) {
-    // SAFETY: integers only.
-    let _ = unsafe { proxy_increment_metric(metric, by) };
-}
-
-pub(crate) fn record(metric: u32, value: u64) {
-    // SAFETY: integers only.
-    let _ = unsafe { proxy_record_metric(metric, value) };
-}
-
-pub(crate) fn metric_value(metric: u32) -> Option<u64> {
-    let mut value = 0;
-    // SAFETY: `value` is ours.
-    let done = unsafe { proxy_get_metric(metric, &mut value) };
-    (done == OK).then_some(value)
 }
 
 pub(crate) fn now_nanos() -> u64 {
