@@ -45,11 +45,11 @@ fn each_tier_counts_by_its_weight_and_no_credit_makes_prefill_less_than_nothing(
 
 /// A twin of a prompt that is being prefilled goes along with it, rather than have another slot compute the same.
 #[test]
-fn what_is_prefilled_for_it_anyhow_is_no_wait() {
-    let busy_with_a_twin =
-        Terms { active_prefill_tokens: 160, active_decode_blocks: 10, added_blocks: 0, gpu: 0, ..A };
-    let twin = Terms { predicted: 10, ..busy_with_a_twin };
-    assert_eq!(blocks(Weights::default(), busy_with_a_twin), 30);
+fn what_is_predicted_counts_by_a_weight_of_its_own() {
+    let stranger =
+        Terms { active_prefill_tokens: 160, active_decode_blocks: 10, added_blocks: 10, gpu: 0, ..A };
+    let twin = Terms { active_prefill_tokens: 0, added_blocks: 0, predicted: 10, ..stranger };
+    assert_eq!(blocks(Weights::default(), stranger), 40);
     assert_eq!(blocks(Weights::default(), twin), 12);
     assert!(blocks(Weights::default(), twin) < blocks(Weights::default(), IDLE));
 }

@@ -209,7 +209,7 @@ mod tests {
         let cli = Cli::try_parse_from(["rankpin", "serve"].iter().chain(args)).unwrap();
         match cli.command {
             Command::Serve(args) => args,
-            Command::Hash(_) | Command::Explain(_) => panic!("not serve"),
+            Command::Hash(_) | Command::Explain(_) | Command::Replay(_) => panic!("not serve"),
         }
     }
 

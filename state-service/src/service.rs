@@ -4,6 +4,7 @@
 
 mod discovery;
 mod kv;
+mod reservations;
 mod start;
 mod states;
 mod tokens;
@@ -11,6 +12,7 @@ mod views;
 mod waits;
 
 pub use discovery::DiscoveryView;
+pub use reservations::Wish;
 pub use start::Setup;
 pub use tokens::Tokenizers;
 
@@ -173,7 +175,12 @@ impl Service {
     pub fn watch(&self, query: &WatchQuery) -> Option<WatchReply> {
         match self.apply(Command::Watch { query: query.clone(), salt: self.chance.draw() }) {
             Reply::Watch(news) => news.map(|news| *news),
-            Reply::Done | Reply::Refused(_) | Reply::Declared(_) | Reply::Route(_) | Reply::Later(_) => None,
+            Reply::Done
+            | Reply::Refused(_)
+            | Reply::Declared(_)
+            | Reply::Route(_)
+            | Reply::Reserved(_)
+            | Reply::Later(_) => None,
         }
     }
 
@@ -303,7 +310,12 @@ fn done(reply: Reply) -> Result<(), Problem> {
 fn not_an_answer(reply: Reply) -> Problem {
     match reply {
         Reply::Refused(error) => Problem::from(&error),
-        Reply::Done | Reply::Declared(_) | Reply::Route(_) | Reply::Later(_) | Reply::Watch(_) => {
+        Reply::Done
+        | Reply::Declared(_)
+        | Reply::Route(_)
+        | Reply::Reserved(_)
+        | Reply::Later(_)
+        | Reply::Watch(_) => {
             tracing::error!("the state gave the answer to another question");
             Problem::internal("an unexpected condition; see the service's log")
         }

@@ -55,7 +55,8 @@ impl Size {
 /// One slot, as a prompt finds it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Terms {
-    /// Tokens of other prompts that wait there to be prefilled, or are.
+    /// Tokens of other prompts that wait there to be prefilled, or are; but for those that this prompt has too: it would not be
+    /// served sooner elsewhere.
     pub active_prefill_tokens: u64,
     /// Blocks of what is being answered there.
     pub active_decode_blocks: u64,
@@ -71,7 +72,7 @@ pub struct Terms {
     pub predicted: u32,
 }
 
-/// `prefill_scale x prefill + decode`. What an earlier prompt prefills for this one is no wait that it would not have elsewhere.
+/// `prefill_scale x prefill + decode`.
 #[must_use]
 pub fn cost(weights: &Weights, prompt: Size, terms: &Terms) -> Cost {
     let part = |weight: u32, blocks: u32| u128::from(weight) * u128::from(blocks);
@@ -79,8 +80,7 @@ pub fn cost(weights: &Weights, prompt: Size, terms: &Terms) -> Cost {
         part(weights.gpu, terms.gpu) + part(weights.host, terms.host) + part(weights.disk, terms.disk);
     let credit = known + part(weights.predicted, terms.predicted);
     let size = u64::from(prompt.block_size.max(1));
-    let shared = size.saturating_mul(terms.predicted.into());
-    let tokens = u128::from(terms.active_prefill_tokens.saturating_sub(shared)) + u128::from(prompt.tokens);
+    let tokens = u128::from(terms.active_prefill_tokens) + u128::from(prompt.tokens);
     let prefill = (tokens * u128::from(FULL) / u128::from(size)).saturating_sub(credit);
     let decode = u128::from(terms.active_decode_blocks) + u128::from(terms.added_blocks);
     let cost = prefill * u128::from(weights.prefill_scale) + decode * u128::from(COST_OF_BLOCK);

@@ -9,6 +9,7 @@ pub mod kv;
 pub mod listener;
 pub mod openapi;
 pub mod problem;
+pub mod reservations;
 pub mod show;
 pub mod sight;
 pub mod watch;
@@ -23,7 +24,7 @@ use axum::extract::{DefaultBodyLimit, MatchedPath, Request, State};
 use axum::http::{Method, StatusCode};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
+use axum::routing::{delete, get, post};
 use problem::Problem;
 use routing::contract::{BODY_BYTES_MAX, PAGES_PATH, REPORT_PATH, ROUTE_PATH, WATCH_PATH};
 use std::sync::Arc;
@@ -42,6 +43,9 @@ pub const ROUTES: &[(&str, &str, &[&str])] = &[
     ("data", REPORT_PATH, &["post"]),
     ("data", PAGES_PATH, &["post"]),
     ("data", WATCH_PATH, &["get"]),
+    ("data", "/v1/reservations", &["post"]),
+    ("data", "/v1/reservations/{id}", &["delete"]),
+    ("data", "/v1/reservations/{id}/prefill-complete", &["post"]),
     ("data", CLUSTERS_PATH, &["post"]),
     ("data", ENDPOINTS_PATH, &["post"]),
     ("control", "/healthz", &["get"]),
@@ -65,6 +69,9 @@ pub fn data_router(service: &Arc<Service>) -> Router {
         .route(REPORT_PATH, post(data::report))
         .route(PAGES_PATH, post(data::pages))
         .route(WATCH_PATH, get(watch::watch))
+        .route("/v1/reservations", post(reservations::reserve))
+        .route("/v1/reservations/{id}", delete(reservations::release))
+        .route("/v1/reservations/{id}/prefill-complete", post(reservations::prefilled))
         .route(CLUSTERS_PATH, post(data::clusters))
         .route(ENDPOINTS_PATH, post(data::endpoints))
         .route("/healthz", get(sight::healthz))

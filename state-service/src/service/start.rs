@@ -107,7 +107,12 @@ impl Service {
     fn take_back(&self, spec: WorkerSpec) -> Result<(), String> {
         match self.apply(Command::PutWorker { spec }) {
             Reply::Refused(error) => Err(error.to_string()),
-            Reply::Done | Reply::Declared(_) | Reply::Route(_) | Reply::Later(_) | Reply::Watch(_) => Ok(()),
+            Reply::Done
+            | Reply::Declared(_)
+            | Reply::Route(_)
+            | Reply::Reserved(_)
+            | Reply::Later(_)
+            | Reply::Watch(_) => Ok(()),
         }
     }
 

@@ -5,7 +5,7 @@
 
 use super::State;
 use super::binding::Slot;
-use super::command::StateError;
+use super::error::StateError;
 use super::gauges::SlotGauges;
 use super::overload::Signs;
 use super::workers::Worker;

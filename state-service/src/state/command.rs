@@ -1,10 +1,13 @@
 //! What the shell may ask of the state, what it is answered, and what it is told to do.
 
+use super::error::StateError;
 use super::gauges::SlotGauges;
 use super::kv_stream::{Attempt, Input, Link};
 use crate::declare::{Address, Told, WorkerSpec};
 use routing::block::Chain;
-use routing::contract::{PageUpload, Report, RouteReply, RouteRequest, WatchQuery, WatchReply};
+use routing::contract::{
+    Overlap, PageUpload, Report, RouteReply, RouteRequest, Target, WatchQuery, WatchReply,
+};
 use routing::id::{PoolName, SessionId, WorkerId};
 use routing::time::Millis;
 use std::net::SocketAddr;
@@ -99,6 +102,18 @@ pub enum Command {
         /// Uniformly random: breaks ties.
         draw: u64,
     },
+    /// A host that dispatches itself asks where to, and books the load.
+    Reserve(Box<Reserve>),
+    /// The first byte of its answer came.
+    ReservationPrefilled {
+        /// Which.
+        id: ReservationId,
+    },
+    /// It is over.
+    ReleaseReservation {
+        /// Which; one that is not there yet will not be booked.
+        id: ReservationId,
+    },
     /// A VM tells what happened.
     Report(Report),
     /// An Envoy uploads the bindings it has cached.
@@ -148,6 +163,40 @@ pub enum Command {
     Expire,
 }
 
+/// A reservation, by the hash of the id its host gave it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ReservationId(pub u128);
+
+/// A host asks for a slot.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Reserve {
+    /// Names it from now on.
+    pub id: ReservationId,
+    /// The pool.
+    pub pool: PoolName,
+    /// The blocks of its prompt, or at least its length.
+    pub prompt: Box<Chain>,
+    /// This slot or none; its rank, where it names none, is the engine's to choose.
+    pub named: Option<Target>,
+    /// It ends by itself after so long.
+    pub within: Millis,
+    /// Uniformly random.
+    pub draw: u64,
+}
+
+/// Where a host's request goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reserved {
+    /// The slot.
+    pub target: Target,
+    /// How much of the prompt it caches.
+    pub overlap: Option<Overlap>,
+    /// One word, as of a route.
+    pub reason: String,
+    /// Whether its load is booked: not if it was released before, or there are too many slots.
+    pub booked: bool,
+}
+
 /// What an Envoy polls by xDS. Endpoints are polled pool by pool, each poll with a version of its own.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum XdsResource {
@@ -168,6 +217,8 @@ pub enum Reply {
     Declared(Declared),
     /// Answer to [`Command::Route`].
     Route(RouteReply),
+    /// Answer to [`Command::Reserve`].
+    Reserved(Reserved),
     /// The same is answered by an [`Effect::Answer`] of a later command.
     Later(Later),
     /// Answer to [`Command::Watch`]; `None`: nothing new yet, ask again on [`Effect::Changed`].
@@ -229,133 +280,6 @@ pub enum Effect {
         /// The answer.
         reply: Box<RouteReply>,
     },
-}
-
-/// Why a command was refused. Every one is the caller's fault; nothing changed.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum StateError {
-    /// No such worker.
-    #[error("worker {id} is not declared")]
-    UnknownWorker {
-        /// As asked.
-        id: WorkerId,
-    },
-    /// The worker has no endpoint of that index.
-    #[error("worker {worker} has no endpoint {endpoint}")]
-    UnknownEndpoint {
-        /// The worker.
-        worker: WorkerId,
-        /// As asked.
-        endpoint: usize,
-    },
-    /// The worker does not declare that rank, or too many ranks have events already.
-    #[error("worker {worker} has no rank {rank} whose events could be taken")]
-    UnknownRank {
-        /// The worker.
-        worker: WorkerId,
-        /// As asked.
-        rank: u32,
-    },
-    /// The pool is not in the config file.
-    #[error("pool {pool} is not in the config; declared pools: {declared}")]
-    UnknownPool {
-        /// As asked.
-        pool: PoolName,
-        /// Names, by comma.
-        declared: String,
-    },
-    /// The fleet is full.
-    #[error("{max} workers are declared already, no more are taken")]
-    TooManyWorkers {
-        /// The limit.
-        max: usize,
-    },
-    /// Too many pools sprang up.
-    #[error("there are {max} pools already, no more are taken")]
-    TooManyPools {
-        /// The limit.
-        max: usize,
-    },
-    /// Envoy keys hosts by address, so one address is one slot.
-    #[error("address {address} belongs to worker {worker}")]
-    AddressTaken {
-        /// The address.
-        address: String,
-        /// Who has it.
-        worker: WorkerId,
-    },
-    /// `w.1` is what the second endpoint of `w` is called.
-    #[error("Envoy cluster {cluster} belongs to worker {worker}; choose another id")]
-    ClusterTaken {
-        /// The cluster's name.
-        cluster: String,
-        /// Who has it.
-        worker: WorkerId,
-    },
-    /// Two ids with one xxh3_64: bindings could not tell them apart.
-    #[error("worker id {id} cannot be told from {other} in a binding; choose another id")]
-    HashTaken {
-        /// As asked.
-        id: WorkerId,
-        /// Who has it.
-        other: WorkerId,
-    },
-    /// No such session, or only a memory of one.
-    #[error("session {prefix}… is not bound")]
-    UnknownSession {
-        /// First eight hex digits.
-        prefix: String,
-    },
-}
-
-impl StateError {
-    /// Stable code for API clients.
-    #[must_use]
-    pub const fn code(&self) -> &'static str {
-        match self {
-            Self::UnknownWorker { .. } => "unknown_worker",
-            Self::UnknownEndpoint { .. } => "unknown_endpoint",
-            Self::UnknownRank { .. } => "unknown_rank",
-            Self::UnknownPool { .. } => "unknown_pool",
-            Self::TooManyWorkers { .. } => "too_many_workers",
-            Self::TooManyPools { .. } => "too_many_pools",
-            Self::AddressTaken { .. } => "address_taken",
-            Self::ClusterTaken { .. } => "cluster_taken",
-            Self::HashTaken { .. } => "worker_hash_taken",
-            Self::UnknownSession { .. } => "unknown_session",
-        }
-    }
-
-    /// The same in words, for people; the sentence of [`fmt::Display`](std::fmt::Display) names what it is about.
-    #[must_use]
-    pub const fn title(&self) -> &'static str {
-        match self {
-            Self::UnknownWorker { .. } => "No such worker",
-            Self::UnknownEndpoint { .. } => "No such endpoint",
-            Self::UnknownRank { .. } => "No such rank",
-            Self::UnknownPool { .. } => "No such pool",
-            Self::TooManyWorkers { .. } => "Too many workers",
-            Self::TooManyPools { .. } => "Too many pools",
-            Self::AddressTaken { .. } => "The address is taken",
-            Self::ClusterTaken { .. } => "The cluster name is taken",
-            Self::HashTaken { .. } => "The id cannot be told from another",
-            Self::UnknownSession { .. } => "No such session",
-        }
-    }
-
-    /// HTTP status that fits: 404 for what is not there, 409 for what collides, 507 for what is full.
-    #[must_use]
-    pub const fn status(&self) -> u16 {
-        match self {
-            Self::UnknownWorker { .. }
-            | Self::UnknownEndpoint { .. }
-            | Self::UnknownRank { .. }
-            | Self::UnknownSession { .. } => 404,
-            Self::UnknownPool { .. } => 422,
-            Self::AddressTaken { .. } | Self::ClusterTaken { .. } | Self::HashTaken { .. } => 409,
-            Self::TooManyWorkers { .. } | Self::TooManyPools { .. } => 507,
-        }
-    }
 }
 
 /// Whether the service can place requests.

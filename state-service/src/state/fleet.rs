@@ -3,7 +3,8 @@
 //! Owns which declarations are taken. Sessions are left alone: they are judged when they are next routed.
 
 use super::State;
-use super::command::{Declared, Effect, StateError};
+use super::command::{Declared, Effect};
+use super::error::StateError;
 use super::health::Observation;
 use super::slots::needed;
 use super::workers::{Worker, cluster_name};

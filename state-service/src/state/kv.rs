@@ -8,6 +8,7 @@ mod bookings;
 mod choose;
 mod counts;
 mod look;
+mod reserve;
 mod runs;
 mod seats;
 
@@ -17,7 +18,8 @@ pub(super) use look::{Found, Looked};
 use super::State;
 use super::binding::Slot;
 use super::blocks::{BlockIndex, IndexLimits, KvCounters, SlotId};
-use super::command::{Effect, StateError};
+use super::command::Effect;
+use super::error::StateError;
 use super::kv_event::{KvBatch, KvEvent, Tier};
 use super::kv_stream::{self, Cause, Input, KvStream, Link};
 use super::workers::{Worker, Workers};

@@ -11,6 +11,7 @@ mod busy;
 mod choice;
 mod command;
 mod counters;
+mod error;
 mod explain;
 mod fleet;
 mod gauges;
@@ -43,8 +44,10 @@ mod watch;
 mod workers;
 
 pub use busy::SlotView;
-pub use command::{Command, Declared, Effect, Later, Readiness, Reply, StateError, Ticket, XdsResource};
+pub use command::{Command, Declared, Effect, Later, Readiness, Reply, Ticket, XdsResource};
+pub use command::{ReservationId, Reserve, Reserved};
 pub use counters::Counters;
+pub use error::StateError;
 pub use gauges::SlotGauges;
 pub use kv::KvView;
 pub use limits::{Limits, StateConfig};
@@ -247,6 +250,14 @@ impl State {
                     Some(later) => Reply::Later(later),
                     None => Reply::Route(self.route(now, request, prompt.map(|chain| *chain), draw)),
                 }
+            }
+            Command::Reserve(ask) => {
+                self.reserve_for_host(now, *ask).map_or_else(Reply::Refused, Reply::Reserved)
+            }
+            Command::ReservationPrefilled { id } => done(self.reservation_prefilled(id)),
+            Command::ReleaseReservation { id } => {
+                self.release_reservation(now, id);
+                Reply::Done
             }
             Command::Leave { ticket } => {
                 self.leave(ticket);

@@ -6,7 +6,7 @@
 use super::State;
 use super::binding::{Merged, Place, Record, Slot, merge};
 use super::choice::pins;
-use super::command::StateError;
+use super::error::StateError;
 use super::health::Observation;
 use super::limits::IN_FLIGHT_SLOTS_MAX;
 use super::sessions::{Owner, Session};

@@ -6,6 +6,7 @@ mod control;
 mod data;
 mod discovery;
 mod explain;
+mod kv;
 mod listener;
 mod pages;
 mod probes;

@@ -131,7 +131,8 @@ impl Bookings {
             self.count(Count::Evicted);
         }
         let unfollowed = !self.runs.has_room(&load.marks);
-        let added = if unfollowed { load.blocks } else { self.runs.enter(seat, &load.marks) };
+        let added =
+            if unfollowed { load.blocks } else { self.runs.enter(seat, &load.marks, load.prefill > 0) };
         if unfollowed {
             self.count(Count::Unfollowed);
         }
@@ -265,7 +266,11 @@ impl Bookings {
         let tokens = std::mem::take(&mut booking.load.prefill);
         let Some(seat) = self.seats.get_mut(booking.seat) else { return false };
         seat.prefill_tokens = seat.prefill_tokens.saturating_sub(tokens);
-        seat.prefilling.remove(&owner)
+        let was = seat.prefilling.remove(&owner);
+        if was && !booking.unfollowed {
+            self.runs.computed(booking.seat, &booking.load.marks);
+        }
+        was
     }
 
     fn free_booking(&mut self, owner: Owner) -> bool {

@@ -45,6 +45,8 @@ pub(in crate::state) struct Holds {
     pub(super) expected: u32,
     /// Of what is active there.
     pub(super) active: u32,
+    /// Of what is being prefilled there, and nobody told of yet.
+    pub(super) computing: u32,
 }
 
 impl Holds {
@@ -59,7 +61,7 @@ impl Holds {
         let host = least(self.host, most - gpu);
         let disk = least(self.disk, most - gpu - host);
         let expected = least(self.expected, most - gpu - host - disk);
-        Self { gpu, host, disk, expected, active: self.active }
+        Self { gpu, host, disk, expected, ..self }
     }
 }
 
@@ -150,7 +152,10 @@ impl Kv {
             }
         };
         let expected = depth.expected.saturating_sub(known.known());
-        Holds { expected, active: depth.active, ..known }.within(looked.servable())
+        // What is only known to have been sent there may still be computed.
+        let told = if looked.found.placed.is_some() { 0 } else { known.known() };
+        let computing = depth.prefilling.saturating_sub(told);
+        Holds { expected, active: depth.active, computing, ..known }.within(looked.servable())
     }
 
     fn depth(&self, looked: &Looked, slot: Slot) -> Depth {
@@ -172,9 +177,10 @@ impl Kv {
         typical: u64,
     ) -> Terms {
         let holds = self.holds(looked, worker, slot);
+        let computing = u64::from(holds.computing).saturating_mul(looked.size.block_size.into());
         let [prefill, decode] = self.booked(worker, slot, |seat| [seat.prefill_tokens, seat.decode_blocks]);
         Terms {
-            active_prefill_tokens: prefill,
+            active_prefill_tokens: prefill.saturating_sub(computing),
             active_decode_blocks: decode.saturating_add(others.saturating_mul(typical)),
             added_blocks: looked.size.blocks().saturating_sub(holds.active.into()),
             gpu: holds.gpu,
@@ -225,14 +231,21 @@ fn add<const N: usize>(mut left: [u64; N], right: [u64; N]) -> [u64; N] {
 }
 
 fn mean(each: impl Iterator<Item = Holds>, count: u32, whole: Depth) -> Holds {
-    let mut sums = [0u64; 5];
+    let mut sums = [0u64; 6];
     for held in each {
-        let of = [held.gpu, held.host, held.disk, held.expected, held.active];
+        let of = [held.gpu, held.host, held.disk, held.expected, held.active, held.computing];
         sums = add(sums, of.map(u64::from));
     }
-    let [gpu, host, disk, expected, active] =
+    let [gpu, host, disk, expected, active, computing] =
         sums.map(|sum| u32::try_from(sum / u64::from(count.max(1))).unwrap_or(u32::MAX));
-    Holds { gpu, host, disk, expected, active: active.max(whole.active) }
+    Holds {
+        gpu,
+        host,
+        disk,
+        expected,
+        active: active.max(whole.active),
+        computing: computing.max(whole.prefilling),
+    }
 }
 
 impl State {

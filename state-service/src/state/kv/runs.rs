@@ -50,6 +50,8 @@ struct Held {
     slot: u32,
     /// Active requests there that go through it.
     active: u32,
+    /// Of these, not prefilled yet.
+    prefilling: u32,
     /// One was sent there, and counts as cached until then; zero: none.
     until: Timestamp,
 }
@@ -67,6 +69,8 @@ pub(in crate::state) struct Runs {
 pub(in crate::state) struct Depth {
     /// Leading blocks that something active there holds.
     pub(in crate::state) active: u32,
+    /// Leading blocks of something that is not prefilled yet.
+    pub(in crate::state) prefilling: u32,
     /// Leading blocks that it has, or is about to.
     pub(in crate::state) expected: u32,
 }
@@ -114,12 +118,21 @@ impl Runs {
         self.len
     }
 
-    /// A request becomes active: how many blocks it adds to what is.
-    pub(in crate::state) fn enter(&mut self, slot: u32, marks: &[Mark]) -> u64 {
+    /// A request becomes active, and is to be prefilled or not: how many blocks it adds to what is.
+    pub(in crate::state) fn enter(&mut self, slot: u32, marks: &[Mark], prefilling: bool) -> u64 {
         self.each(slot, marks, |held| {
             held.active += 1;
+            held.prefilling += u32::from(prefilling);
             held.active == 1
         })
+    }
+
+    /// It is prefilled now.
+    pub(in crate::state) fn computed(&mut self, slot: u32, marks: &[Mark]) {
+        self.each(slot, marks, |held| {
+            held.prefilling = held.prefilling.saturating_sub(1);
+            false
+        });
     }
 
     /// It ends: how many blocks nothing active holds any more.
@@ -158,6 +171,9 @@ impl Runs {
                 if held.active > 0 {
                     depth.active = mark.at;
                 }
+                if held.prefilling > 0 {
+                    depth.prefilling = mark.at;
+                }
                 if held.active > 0 || held.until > now {
                     depth.expected = mark.at;
                 }
@@ -173,7 +189,7 @@ impl Runs {
             let was = all.len();
             let place = all.binary_search_by_key(&slot, |held| held.slot);
             let at = place.unwrap_or_else(|at| {
-                all.insert(at, Held { slot, active: 0, until: Timestamp::default() });
+                all.insert(at, Held { slot, active: 0, prefilling: 0, until: Timestamp::default() });
                 at
             });
             if let Some(held) = all.get_mut(at) {
