@@ -54,7 +54,7 @@ struct VllmSource {
     topic: Option<String>,
 }
 
-/// vLLM's answer: a source by rank.
+/// vLLM's answer: a source by rank; `{}` when it was started without events.
 #[must_use]
 pub fn vllm(body: &[u8]) -> Told {
     let Ok(sources) = serde_json::from_slice::<BTreeMap<String, VllmSource>>(body) else {
@@ -67,7 +67,7 @@ pub fn vllm(body: &[u8]) -> Told {
     let ranks: BTreeMap<u32, Option<Found>> = ranks.collect();
     match ranks.values().any(Option::is_some) {
         true => Told::Ranks(ranks),
-        false if ranks.is_empty() => Told::NotSaid,
+        false if ranks.is_empty() && !sources.is_empty() => Told::NotSaid,
         false => Told::Nothing,
     }
 }
@@ -178,7 +178,9 @@ mod tests {
     fn vllm_without_events_says_so() {
         let off = br#"{"0":{"enable_kv_cache_events":false,"publisher":"null","endpoint":"tcp://*:5557","topic":""}}"#;
         assert_eq!(vllm(off), Told::Nothing);
-        for other in [&b"{}"[..], b"[]", b"{\"detail\":\"Not Found\"}", b"<html>", b""] {
+        // As a vLLM 0.32.0 answers that was started without --kv-events-config.
+        assert_eq!(vllm(b"{}"), Told::Nothing);
+        for other in [&b"[]"[..], b"{\"detail\":\"Not Found\"}", b"<html>", b""] {
             assert_eq!(vllm(other), Told::NotSaid);
         }
     }

@@ -7,7 +7,7 @@ use routing::id::WorkerId;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use tokio::sync::watch;
+use tokio::sync::{broadcast, watch};
 
 /// One rank of one worker.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -37,10 +37,14 @@ struct Listener {
 
 type Asks = BTreeMap<Rank, Listener>;
 
+/// Lost connections that wait for whoever asks engines again; past it the oldest are forgotten, and all engines are asked.
+const LOST_MAX: usize = 256;
+
 /// See the module.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Hub {
     asks: Mutex<Asks>,
+    lost: broadcast::Sender<WorkerId>,
     skips: Mutex<Skips>,
     /// Multipart messages that are none of an event stream.
     pub bad_messages: AtomicU64,
@@ -62,7 +66,28 @@ pub(super) struct Entry {
     pub(super) asks: watch::Receiver<Option<Ask>>,
 }
 
+impl Default for Hub {
+    fn default() -> Self {
+        let zero = AtomicU64::default;
+        Self {
+            asks: Mutex::default(),
+            lost: broadcast::Sender::new(LOST_MAX),
+            skips: Mutex::default(),
+            bad_messages: zero(),
+            batches: zero(),
+            bytes: zero(),
+            connections: zero(),
+            connected: zero(),
+        }
+    }
+}
+
 impl Hub {
+    /// Tells each worker that loses a connection: what it told of its sockets may be of an earlier life.
+    pub(super) fn lost(&self) -> broadcast::Receiver<WorkerId> {
+        self.lost.subscribe()
+    }
+
     /// Hands a replay to the rank's task. False: it has none.
     pub fn ask(&self, rank: &Rank, ask: Ask) -> bool {
         self.lock().get(rank).is_some_and(|listener| listener.asks.send(Some(ask)).is_ok())
@@ -114,18 +139,23 @@ impl Drop for Entry {
 
 /// One more rank connected, until it is dropped.
 #[derive(Debug)]
-pub(super) struct Connected(Arc<Hub>);
+pub(super) struct Connected {
+    hub: Arc<Hub>,
+    worker: WorkerId,
+}
 
 impl Connected {
-    pub(super) fn new(hub: &Arc<Hub>) -> Self {
+    pub(super) fn new(hub: &Arc<Hub>, worker: &WorkerId) -> Self {
         hub.connections.fetch_add(1, Ordering::Relaxed);
         hub.connected.fetch_add(1, Ordering::Relaxed);
-        Self(Arc::clone(hub))
+        Self { hub: Arc::clone(hub), worker: worker.clone() }
     }
 }
 
 impl Drop for Connected {
     fn drop(&mut self) {
-        self.0.connected.fetch_sub(1, Ordering::Relaxed);
+        self.hub.connected.fetch_sub(1, Ordering::Relaxed);
+        // Nobody need listen.
+        let _ = self.hub.lost.send(self.worker.clone());
     }
 }

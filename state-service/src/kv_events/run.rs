@@ -1,7 +1,7 @@
 //! Keeps every wanted rank subscribed: one task an endpoint finds out where its ranks publish, and one a rank listens.
 //!
-//! What an engine tells is asked for again now and then: a restart may bring other ports. An engine that tells nothing yet is asked
-//! ever less often.
+//! What an engine tells is asked for again now and then, and soon after a connection to one of its ranks is lost: a restart may bring
+//! other ports. An engine that tells nothing yet is asked ever less often.
 
 use super::discover::{self, ANSWER_BYTES_MAX, Found, Told};
 use super::hub::Rank;
@@ -20,12 +20,15 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::broadcast;
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
 /// An answer that is not whole by then is none.
 const ASK_TIMEOUT: Duration = Duration::from_secs(2);
-/// Between two questions to an engine that told: a restart may bring other ports.
+/// Between two questions to an engine that told.
 const ASK_AGAIN: Duration = Duration::from_secs(30);
+/// The same while it does not answer although it was listened to.
+const ASK_GONE: Duration = Duration::from_secs(2);
 /// The first and the longest pause between questions to one that did not.
 const ASK_FIRST: Duration = Duration::from_millis(500);
 const ASK_PAUSE_MAX: Duration = Duration::from_secs(15);
@@ -114,6 +117,7 @@ impl Runner {
             return std::future::pending().await;
         }
         let mut pause = ASK_FIRST;
+        let mut lost = self.shared.hub.lost();
         loop {
             pause = match self.ask(&wanted).await {
                 Some(Told::Ranks(ranks)) => {
@@ -130,14 +134,20 @@ impl Runner {
                     ASK_FIRST
                 }
                 // What is listened to stays: an engine that is busy, or gone, tells nothing new.
-                Some(Told::NotSaid) | None if listening.running().next().is_some() => ASK_AGAIN,
+                Some(Told::NotSaid) if listening.running().next().is_some() => ASK_AGAIN,
+                None if listening.running().next().is_some() => ASK_GONE,
                 Some(Told::NotSaid) | None => {
                     self.link_all(&wanted, Link::Undiscovered);
                     (pause * 2).min(ASK_PAUSE_MAX)
                 }
             };
             let pause_ms = u64::try_from(pause.as_millis()).unwrap_or(u64::MAX);
-            sleep(Duration::from_millis(self.service.chance.jittered(pause_ms).0)).await;
+            let pause = Duration::from_millis(self.service.chance.jittered(pause_ms).0);
+            if timeout(pause, lost_one(&mut lost, &wanted.worker)).await.is_ok() {
+                // Its other ranks are lost at the same time, most likely.
+                sleep(ASK_FIRST).await;
+                lost = lost.resubscribe();
+            }
         }
     }
 
@@ -182,6 +192,18 @@ impl Runner {
             }
         }
         answered
+    }
+}
+
+/// Until a connection to the worker is lost, or it may have been.
+async fn lost_one(lost: &mut broadcast::Receiver<WorkerId>, worker: &WorkerId) {
+    loop {
+        match lost.recv().await {
+            Ok(other) if other != *worker => {}
+            Ok(_) | Err(broadcast::error::RecvError::Lagged(_)) => return,
+            // The hub lives as long as the tasks.
+            Err(broadcast::error::RecvError::Closed) => return std::future::pending().await,
+        }
     }
 }
 

@@ -82,7 +82,7 @@ pub async fn keep(shared: Arc<Shared>, source: Source) {
         match subscribe(&source).await {
             Ok(connection) => {
                 back_off = BACK_OFF_MIN;
-                let _connected = Connected::new(&shared.hub);
+                let _connected = Connected::new(&shared.hub, &rank.worker);
                 shared.sink.link(&rank, Link::Up);
                 let subscription = Subscription { shared: &shared, source: &source, rank: &rank };
                 subscription.follow(connection, &mut entry.asks).await;

@@ -159,6 +159,41 @@ async fn an_engine_is_asked_where_its_ranks_publish() {
     engine.abort();
 }
 
+/// As a vLLM does whose endpoint is `tcp://*:0`: the system gives it other ports.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_engine_that_restarts_at_other_ports_is_found_there_at_once() {
+    let source = |publisher: &Publisher| {
+        let (port, replay) = (publisher.port, publisher.replay_port);
+        json!({ "0": {
+            "enable_kv_cache_events": true, "publisher": "zmq", "topic": "kv@",
+            "endpoint": format!("tcp://127.0.0.1:{port}"), "replay_endpoint": format!("tcp://127.0.0.1:{replay}"),
+        }})
+        .to_string()
+    };
+    let mut before = Publisher::start(1, (0, 0), Framing::Topic).await;
+    before.store(1).await;
+    let told = Arc::new(std::sync::Mutex::new(source(&before)));
+    let telling = Arc::clone(&told);
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let answer = move || std::future::ready(telling.lock().unwrap().clone());
+    let engine = tokio::spawn(async move {
+        axum::serve(listener, Router::new().route("/kv_event_sources", get(answer))).await.unwrap();
+    });
+    let rig = Rig::start();
+    rig.declare(&json!({ "endpoints": [{ "address": address.to_string() }], "kv_events": "discover" })).await;
+    rig.until(0, |shown| shown["blocks"]["gpu"] == 1).await;
+    let mut after = Publisher::start(2, (0, 0), Framing::Topic).await;
+    after.store(1).await;
+    after.store(2).await;
+    *told.lock().unwrap() = source(&after);
+    drop(before);
+    // Sooner than it would be asked anyway.
+    let shown = rig.until(0, |shown| shown["blocks"]["gpu"] == 2).await;
+    assert_eq!(shown["endpoint"], format!("tcp://127.0.0.1:{}", after.port));
+    engine.abort();
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_engine_without_events_is_told_apart_from_one_that_does_not_answer() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
