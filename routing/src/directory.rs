@@ -11,6 +11,7 @@ use crate::engine::{Dialect, OnWire, Surface, number};
 use crate::hash::{Phase, hashed_rank, worker_hash};
 use crate::header;
 use crate::id::{PoolName, Rank, RankHash, WorkerId};
+use crate::order;
 use crate::policy::{Candidate, Rules};
 use crate::time::Millis;
 use std::collections::BTreeMap;
@@ -146,13 +147,9 @@ impl Directory {
     /// Indexes a topology; a worker whose pool is not listed is left out, as is one without endpoints.
     #[must_use]
     pub fn new(topology: &Topology) -> Self {
-        let mut pools: Vec<Pool> = topology.pools.iter().map(pool).collect();
-        pools.sort_by(|a, b| a.name.cmp(&b.name));
-        pools.dedup_by(|a, b| a.name == b.name);
-        let mut workers: Vec<Worker> =
-            topology.workers.iter().filter_map(|info| worker(info, &pools)).collect();
-        workers.sort_by(|a, b| a.id.cmp(&b.id));
-        workers.dedup_by(|a, b| a.id == b.id);
+        let pools = order::by_text(topology.pools.iter().map(pool).collect(), |pool| pool.name.as_str());
+        let workers = topology.workers.iter().filter_map(|info| worker(info, &pools)).collect();
+        let workers = order::by_text(workers, |worker: &Worker| worker.id.as_str());
         let mut directory = Self {
             workers,
             pools,
@@ -176,7 +173,8 @@ impl Directory {
             }
         }
         self.by_hash.sort_unstable();
-        self.by_address.sort_unstable();
+        let addresses = std::mem::take(&mut self.by_address);
+        self.by_address = order::by_text(addresses, |(address, _, _)| address);
     }
 
     /// Takes over states and loads; a worker not listed keeps what it had.
@@ -443,9 +441,8 @@ fn join(pool: &mut Pool, at: usize, worker: &Worker) {
 
 fn worker(info: &WorkerInfo, pools: &[Pool]) -> Option<Worker> {
     let pool = pools.binary_search_by(|p| p.name.cmp(&info.pool)).ok()?;
-    let mut endpoints: Vec<Endpoint> =
-        info.endpoints.iter().enumerate().map(|(n, e)| endpoint(&info.id, n, e)).collect();
-    endpoints.sort_by_key(|e| e.dp_start);
+    let endpoints = info.endpoints.iter().enumerate().map(|(n, e)| endpoint(&info.id, n, e)).collect();
+    let endpoints = order::by_number(endpoints, |e: &Endpoint| u64::from(e.dp_start));
     let dp_start = endpoints.first()?.dp_start;
     let dp_size = endpoints.iter().fold(0u32, |sum, e| sum.saturating_add(e.dp_size));
     Some(Worker {

@@ -21,6 +21,7 @@ pub mod hash;
 pub mod header;
 pub mod id;
 pub mod json;
+mod order;
 pub mod page;
 pub mod pairs;
 pub mod penalty;

@@ -11,7 +11,7 @@ pub struct Field {
     pub path: &'static str,
     /// What it may hold, and what it is when left out.
     pub kind: Kind,
-    /// What it does.
+    /// What it does; empty in the module that Envoy loads, as is the next.
     pub meaning: &'static str,
     /// What it costs; empty if nothing worth a word.
     pub cost: &'static str,
@@ -78,9 +78,14 @@ pub const fn fields() -> &'static [Field] {
 
 macro_rules! declare {
     ($($name:ident: $path:literal, $kind:expr, $meaning:literal, $cost:literal;)*) => {
-        $(pub(super) const $name: Field = Field { path: $path, kind: $kind, meaning: $meaning, cost: $cost };)*
+        $(pub(super) const $name: Field = Field { path: $path, kind: $kind, meaning: said($meaning), cost: said($cost) };)*
         const ALL: &[Field] = &[$($name),*];
     };
+}
+
+/// What is written for people alone is no part of the module that Envoy loads: `docs/CONFIG.md` has it.
+const fn said(text: &'static str) -> &'static str {
+    if cfg!(target_arch = "wasm32") { "" } else { text }
 }
 
 const fn integer(default: u64, min: u64, max: u64, unit: &'static str) -> Kind {

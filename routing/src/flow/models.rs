@@ -10,7 +10,7 @@ use crate::directory::{Directory, Pool};
 use crate::header::http;
 use crate::id::PoolName;
 use crate::json::BodyFields;
-use std::collections::BTreeSet;
+use crate::order;
 
 /// Why a request belongs to no pool.
 pub(super) enum NoPool {
@@ -71,12 +71,12 @@ fn asks_for_list(head: &impl Head) -> bool {
 
 /// Every model of every pool, by name.
 fn list(directory: &Directory) -> LocalReply {
-    let names: BTreeSet<&str> =
-        directory.pools.iter().flat_map(|pool| pool.models.iter().map(String::as_str)).collect();
+    let names = directory.pools.iter().flat_map(|pool| &pool.models).collect();
+    let names = order::by_text(names, |name: &&String| name);
     let entry = |name: &str| {
         let id = serde_json::to_string(name).unwrap_or_default();
         format!(r#"{{"id":{id},"object":"model","created":0,"owned_by":"rankpin"}}"#)
     };
-    let data: Vec<String> = names.into_iter().map(entry).collect();
+    let data: Vec<String> = names.into_iter().map(|name| entry(name)).collect();
     LocalReply::ok(format!(r#"{{"object":"list","data":[{}]}}"#, data.join(",")))
 }

@@ -5,6 +5,7 @@
 
 use crate::contract::{Caller, Entry, InFlight, REPORT_ENTRIES_MAX, Report, SlotFailure, Target};
 use crate::id::{RequestId, SessionId};
+use crate::order;
 use crate::time::{Millis, Timestamp};
 use std::collections::BTreeMap;
 
@@ -146,7 +147,7 @@ impl Reports {
             let all = kind(id, RequestId(0))..=kind(id, RequestId(u64::MAX));
             numbers.extend(self.by_subject.range(all).map(|(_, number)| *number));
         }
-        numbers.sort_unstable();
+        let numbers = order::by_number(numbers, |number| *number);
         numbers.iter().filter_map(|number| self.entries.get(number)).cloned().collect()
     }
 
