@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use crate::engine::{BLOCK_SIZE, RANKS, Vllm};
 use crate::fleet::Fleet;
+use crate::front::Front;
 use crate::page::Page;
 use crate::play::{Player, Talk, To, Turn};
 
@@ -110,6 +111,26 @@ pub(crate) async fn placement(page: &mut Page, player: &mut Player) -> Result<()
             turn.rank == rank && shared && agrees(&turn),
             &told(&turn),
         );
+    }
+    Ok(())
+}
+
+/// The same through an Envoy with `envoy/kv.yaml`; later turns are pinned and ask nobody.
+pub(crate) async fn envoy(page: &mut Page, player: &mut Player, front: &Front) -> Result<()> {
+    page.section("Through a real Envoy with envoy/kv.yaml");
+    for (topic, rank) in [("bridge", 1), ("tower", 0), ("tunnel", 1), ("castle", 0)] {
+        let mut first = Talk::new(topic);
+        first.ask("Who built it?");
+        player.turn(&mut first, To::Rank(rank)).await?;
+        let mut second = Talk::new(topic);
+        second.ask("What is it made of, and how high is it?");
+        let turn = player.turn(&mut second, To::Envoy(front.address(), topic)).await?;
+        let right = turn.rank == rank && turn.reason == "overlap" && agrees(&turn);
+        page.check(&format!("of {topic}, begun on rank {rank}"), right, &told(&turn));
+        second.ask("And how old?");
+        let next = player.turn(&mut second, To::Envoy(front.address(), topic)).await?;
+        let right = next.rank == rank && next.reason == "pinned" && next.cached_tokens > turn.cached_tokens;
+        page.check("its next turn", right, &told(&next));
     }
     Ok(())
 }

@@ -60,6 +60,10 @@ impl Fleet {
         self.service.control()
     }
 
+    pub(crate) fn data(&self) -> SocketAddr {
+        self.service.data()
+    }
+
     /// Declares the worker, by its URL and nothing else.
     pub(crate) async fn declare(&self, url: &str) -> Result<()> {
         let body = json!({ "url": url }).to_string();

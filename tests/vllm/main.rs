@@ -4,6 +4,7 @@
 mod checks;
 mod engine;
 mod fleet;
+mod front;
 mod guard;
 mod model;
 mod page;
@@ -17,6 +18,7 @@ use clap::Parser;
 use e2e::scratch::Scratch;
 use engine::Vllm;
 use fleet::Fleet;
+use front::Front;
 use page::Page;
 use play::Player;
 
@@ -64,6 +66,8 @@ async fn check(arguments: &Arguments, home: PathBuf, scratch: &Scratch) -> Resul
     checks::registration(&mut page, &engine, &player.fleet).await?;
     checks::events(&mut page, &mut player).await?;
     checks::placement(&mut page, &mut player).await?;
+    let front = Front::start(scratch.path(), &engine, &player.fleet).await?;
+    checks::envoy(&mut page, &mut player, &front).await?;
     checks::table(&mut page, &mut player, "engine", 24).await?;
     checks::other_pool(&mut page, &mut player, "local").await?;
     checks::table(&mut page, &mut player, "local", 24).await?;

@@ -2,14 +2,17 @@
 //! naive model of the ranks' caches expects. Judges nothing.
 
 use std::collections::BTreeSet;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use e2e::client::SESSION;
 use e2e::wait::wait_within;
 use serde_json::{Value, json};
 
 use crate::engine::{MODEL, RANKS, Vllm};
 use crate::fleet::{CHAT, Fleet, Shown};
+use crate::front::Served;
 use crate::model::Cache;
 
 /// Events come within milliseconds; a lost one would come with the idle check, after 30 s.
@@ -18,6 +21,8 @@ const SETTLE_MAX: Duration = Duration::from_secs(10);
 const ANSWER_TOKENS: u32 = 24;
 /// The first answer of a rank is slow.
 const TIMEOUT: Duration = Duration::from_secs(120);
+/// The header that vLLM reads a rank from.
+const RANK: &str = "x-data-parallel-rank";
 
 /// Where a turn goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,6 +31,8 @@ pub(crate) enum To {
     Routed,
     /// Past the service.
     Rank(u32),
+    /// By an Envoy, as the conversation of this key.
+    Envoy(SocketAddr, &'static str),
 }
 
 /// One turn that was played.
@@ -86,7 +93,7 @@ impl Player {
         let caches = (0..RANKS).map(|_| Cache::default()).collect();
         Self {
             engine: format!("http://{}", engine.address()),
-            http: reqwest::Client::new(),
+            http: reqwest::Client::builder().no_proxy().build().unwrap_or_default(),
             fleet,
             caches,
             untold: BTreeSet::new(),
@@ -96,22 +103,13 @@ impl Player {
     /// Plays the next turn and waits until the service knows of it what the engine does.
     pub(crate) async fn turn(&mut self, talk: &mut Talk, to: To) -> Result<Turn> {
         let body = talk.body();
-        let (mut overlap, mut reason, mut request) = (None, "-".to_owned(), None);
-        let rank = match to {
-            To::Rank(rank) => rank,
-            To::Routed => {
-                let (id, reply) = self.fleet.route(&body).await?;
-                request = Some(id);
-                overlap = reply.overlap.map(|overlap| (overlap.blocks, overlap.of));
-                reason.clone_from(&reply.reason);
-                let target = reply.target.as_ref().with_context(|| format!("no target: {reply:?}"))?;
-                target.rank.with_context(|| format!("no rank: {reply:?}"))?.0
-            }
+        let (served, answer) = match to {
+            To::Rank(rank) => self.past_the_service(&body, rank).await?,
+            To::Routed => self.routed(&body).await?,
+            To::Envoy(envoy, session) => self.by_envoy(&body, envoy, session).await?,
         };
-        let answer = self.send(&body, rank).await?;
-        if let Some(request) = request {
-            self.fleet.ended(request).await?;
-        }
+        let Served { rank, reason, overlap } = served;
+        let rank = rank.with_context(|| format!("no rank: {reason}"))?;
         let cache = self.caches.get_mut(rank as usize).context("a rank that the engine has not")?;
         let (prompt, tokens) = (ids(&answer["prompt_token_ids"])?, ids(&answer["choices"][0]["token_ids"])?);
         let expected = cache.hit(&prompt);
@@ -166,15 +164,37 @@ impl Player {
         Ok(answer.error_for_status()?.json().await.unwrap_or(Value::Null))
     }
 
-    async fn send(&self, body: &str, rank: u32) -> Result<Value> {
-        let request = self.http.post(format!("{}{CHAT}", self.engine)).timeout(TIMEOUT);
-        let request = request
-            .header("content-type", "application/json")
-            .header("x-data-parallel-rank", rank.to_string());
+    async fn past_the_service(&self, body: &str, rank: u32) -> Result<(Served, Value)> {
+        let (_, answer) = self.send(&self.engine, body, RANK, &rank.to_string()).await?;
+        Ok((Served { rank: Some(rank), reason: "-".to_owned(), overlap: None }, answer))
+    }
+
+    async fn routed(&mut self, body: &str) -> Result<(Served, Value)> {
+        let (request, reply) = self.fleet.route(body).await?;
+        let target = reply.target.as_ref().with_context(|| format!("no target: {reply:?}"))?;
+        let rank = target.rank.with_context(|| format!("no rank: {reply:?}"))?.0;
+        let answer = self.send(&self.engine, body, RANK, &rank.to_string()).await;
+        self.fleet.ended(request).await?;
+        let overlap = reply.overlap.map(|overlap| (overlap.blocks, overlap.of));
+        Ok((Served { rank: Some(rank), reason: reply.reason, overlap }, answer?.1))
+    }
+
+    async fn by_envoy(&self, body: &str, envoy: SocketAddr, session: &str) -> Result<(Served, Value)> {
+        let (served, answer) = self.send(&format!("http://{envoy}"), body, SESSION, session).await?;
+        let served = served.context("Envoy does not say who served")?;
+        Ok((Served::read(&served), answer))
+    }
+
+    /// The answer, and who gave it if that is said.
+    async fn send(&self, to: &str, body: &str, name: &str, value: &str) -> Result<(Option<String>, Value)> {
+        let request = self.http.post(format!("{to}{CHAT}")).timeout(TIMEOUT);
+        let request = request.header("content-type", "application/json").header(name, value);
         let answer = request.body(body.to_owned()).send().await?;
+        let served = answer.headers().get(routing::header::SERVED);
+        let served = served.and_then(|value| value.to_str().ok()).map(str::to_owned);
         let (status, text) = (answer.status(), answer.text().await?);
-        ensure!(status.is_success(), "the engine answers {status}: {text}");
-        Ok(serde_json::from_str(&text)?)
+        ensure!(status.is_success(), "answered {status}: {text}");
+        Ok((served, serde_json::from_str(&text)?))
     }
 }
 

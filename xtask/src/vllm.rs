@@ -8,7 +8,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-use crate::artifacts::{Profile, build_programs};
+use crate::artifacts::{Artifacts, Profile};
 use crate::build_filter::hex_sha256;
 use crate::prerequisite::Missing;
 use crate::process;
@@ -37,9 +37,9 @@ pub(crate) fn command(workspace: &Workspace, args: &[String]) -> Result<()> {
         println!("{}", folder.display());
         return Ok(());
     }
-    let programs = build_programs(workspace, Profile::Debug)?;
-    let mut check = Command::new(programs.join("vllm"));
-    check.env("RANKPIN_BIN_DIR", &programs).env("RANKPIN_ROOT", &workspace.root);
+    let artifacts = Artifacts::ensure(workspace, Profile::Debug)?;
+    let mut check = Command::new(artifacts.program("vllm")?);
+    artifacts.tell(&mut check);
     check.env("RANKPIN_VLLM", folder).args(args).current_dir(&workspace.root);
     Err(process::become_program(&mut check))
 }

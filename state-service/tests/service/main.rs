@@ -13,3 +13,4 @@ mod probes;
 mod restart;
 mod scrapes;
 mod support;
+mod told;
