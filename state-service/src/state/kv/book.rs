@@ -47,10 +47,23 @@ impl Kv {
 
     /// Slots of a worker that are not there any more book nothing.
     pub(super) fn settle_bookings(&mut self, hash: u64, worker: Option<&super::super::workers::Worker>) {
-        let stays = |slot: Slot| worker.is_some_and(|worker| worker.has_rank(slot.rank()));
+        let is_there = |worker: &super::super::workers::Worker, slot: Slot| {
+            worker.has_rank(slot.rank()) && worker.slot_of(slot.rank()) == slot
+        };
+        let stays = |slot| worker.is_some_and(|worker| is_there(worker, slot));
         for seat in self.bookings.settle(hash, stays) {
             self.placements.values_mut().for_each(|placements| placements.forget(seat));
         }
+    }
+}
+
+#[cfg(test)]
+impl State {
+    /// Of a slot: tokens to be prefilled, blocks held, bookings.
+    pub(in crate::state) fn kv_sums(&self, target: &routing::contract::Target) -> [u64; 3] {
+        let worker = self.workers.by_id(&target.worker).map(|worker| worker.slot_of(target.rank));
+        let sums = worker.and_then(|slot| self.kv.bookings.seat(slot)).map(|seat| seat.sums);
+        sums.map_or([0; 3], |sums| [sums.prefill_tokens, sums.decode_blocks, sums.booked])
     }
 }
 

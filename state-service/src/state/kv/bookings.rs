@@ -265,7 +265,7 @@ impl Bookings {
         let Some(booking) = self.bookings.get_mut(&owner) else { return false };
         let tokens = std::mem::take(&mut booking.load.prefill);
         let Some(seat) = self.seats.get_mut(booking.seat) else { return false };
-        seat.prefill_tokens = seat.prefill_tokens.saturating_sub(tokens);
+        seat.sums.prefill_tokens = seat.sums.prefill_tokens.saturating_sub(tokens);
         let was = seat.prefilling.remove(&owner);
         if was && !booking.unfollowed {
             self.runs.computed(booking.seat, &booking.load.marks);

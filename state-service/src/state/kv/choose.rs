@@ -5,11 +5,11 @@
 
 use super::super::State;
 use super::super::binding::Slot;
-use super::super::choice::Field;
+use super::super::choice::{Considered, Field};
 use super::super::judge::Asked;
 use super::super::offer;
 use super::super::workers::Worker;
-use super::look::Looked;
+use super::look::{At, Looked};
 use routing::contract::{Overlap, Ranks, Removal};
 use routing::hash::Phase;
 use routing::id::Rank;
@@ -51,32 +51,26 @@ impl State {
     pub(in crate::state) fn compare_slots<'a>(&self, asked: &Asked, field: &Field<'a>) -> Vec<Compared<'a>> {
         let Some(looked) = asked.looked else { return Vec::new() };
         let weights = self.weights(asked);
-        let workers = field.all.iter();
-        let slots = workers.flat_map(|one| {
-            let each = slots_of(asked, one.worker).into_iter();
-            each.map(|slot| {
-                let mut removed_by = one.removed_by.clone();
-                if removed_by.is_empty() {
-                    removed_by = self.in_its_way(asked, field, one.worker, slot);
-                }
-                (one.worker, slot, removed_by)
-            })
-        });
-        let typical = self.typical_blocks(looked, field);
-        let mut all: Vec<Compared<'a>> = slots
-            .map(|(worker, slot, removed_by)| {
-                let requests = self.kv.requests(worker, slot);
-                let [booked] = self.kv.booked(worker, slot, |seat| [seat.booked]);
-                let waiting = worker.gauges.waiting_on(slot.rank()).saturating_sub(requests);
-                let penalty = u64::from(worker.health.penalty(asked.now));
-                let others = requests.saturating_sub(booked).saturating_add(waiting).saturating_add(penalty);
-                let terms = self.kv.terms(looked, (worker, slot), others, typical);
-                let share = if slot.rank().is_some() { 1 } else { worker.spec.rank_count() };
-                let overlap = self.kv.overlap(looked, worker, slot);
-                let cost = cost(&weights, looked.size, &terms);
-                Compared { worker, slot, requests, share, overlap, cost, removed_by }
-            })
-            .collect();
+        let mut seen = Vec::with_capacity(field.all.len());
+        for one in &field.all {
+            for slot in slots_of(asked, one.worker) {
+                seen.push((one, slot, self.kv.at(looked, one.worker, slot)));
+            }
+        }
+        let typical = typical_blocks(looked, seen.iter().map(|(_, _, at)| at));
+        let compare = |(one, slot, at): (&Considered<'a>, Slot, At)| {
+            let mut removed_by = one.removed_by.clone();
+            if removed_by.is_empty() {
+                removed_by = self.in_its_way(asked, field, one.worker, slot);
+            }
+            let requests = requests(one.worker, slot, &at);
+            let others =
+                others(one.worker, slot, (requests, &at)) + u64::from(one.worker.health.penalty(asked.now));
+            let cost = cost(&weights, looked.size, &at.terms(looked, others, typical));
+            let overlap = looked.overlap(at.holds);
+            Compared { worker: one.worker, slot, requests, share: at.share, overlap, cost, removed_by }
+        };
+        let mut all: Vec<Compared<'a>> = seen.into_iter().map(compare).collect();
         self.leave_out_loaded(asked, &mut all);
         all
     }
@@ -115,16 +109,6 @@ impl State {
             }
         }
     }
-
-    /// Blocks of a request of which no prompt is known: as many as those that are known have in the mean.
-    fn typical_blocks(&self, looked: &Looked, field: &Field<'_>) -> u64 {
-        let each = field.all.iter().map(|one| {
-            let whole = Slot::new(one.worker.hash, None);
-            self.kv.booked(one.worker, whole, |seat| [seat.prompt_blocks, seat.booked])
-        });
-        let [blocks, booked] = each.fold([0, 0], |[blocks, booked], one| [blocks + one[0], booked + one[1]]);
-        blocks.checked_div(booked).unwrap_or_else(|| looked.size.blocks()).max(1)
-    }
 }
 
 /// Its ranks; the worker as a whole where its engine chooses among them.
@@ -137,15 +121,30 @@ pub(in crate::state) fn slots_of(asked: &Asked, worker: &Worker) -> Vec<Slot> {
     (start..start.saturating_add(count)).map(|rank| worker.slot_of(Some(Rank(rank)))).collect()
 }
 
-impl super::Kv {
-    /// Requests on a slot, those without a rank shared among the ranks; of a worker as a whole all.
-    fn requests(&self, worker: &Worker, slot: Slot) -> u64 {
-        let count = u64::from(worker.spec.rank_count().max(1));
-        let [by_hosts] = self.booked(worker, slot, |seat| [seat.by_hosts]);
-        if slot.rank().is_none() {
-            return worker.load.requests().saturating_add(by_hosts.saturating_mul(count));
-        }
-        let unranked = worker.load.requests_on(Slot::new(slot.worker, None)).div_ceil(count);
-        worker.load.requests_on(slot).saturating_add(unranked).saturating_add(by_hosts)
+/// Requests on a slot, those without a rank shared among the ranks; of a worker as a whole all.
+fn requests(worker: &Worker, slot: Slot, at: &At) -> u64 {
+    if at.share > 1 || slot.rank().is_none() {
+        return worker.load.requests().saturating_add(at.sums.by_hosts.saturating_mul(at.share.into()));
     }
+    let ranks = u64::from(worker.spec.rank_count().max(1));
+    let unranked = worker.load.requests_on(Slot::new(slot.worker, None)).div_ceil(ranks);
+    worker.load.requests_on(slot).saturating_add(unranked).saturating_add(at.sums.by_hosts)
+}
+
+/// Requests on a rank, or on each of a worker's ranks in the mean, of which no prompt is known; those that its engine has waiting
+/// and nobody else told of too.
+fn others(worker: &Worker, slot: Slot, (requests, at): (u64, &At)) -> u64 {
+    let waiting =
+        if slot.rank().is_some() { worker.gauges.waiting_on(slot.rank()) } else { worker.gauges.waiting() };
+    let all = requests.max(waiting).div_ceil(at.share.max(1).into());
+    all.saturating_sub(at.sums.booked)
+}
+
+/// Blocks of a request of which no prompt is known: as many as those that are known have in the mean.
+fn typical_blocks<'a>(looked: &Looked, seen: impl Iterator<Item = &'a At>) -> u64 {
+    let sum = |(blocks, booked): (u64, u64), at: &At| {
+        (blocks.saturating_add(at.sums.prompt_blocks), booked.saturating_add(at.sums.booked))
+    };
+    let (blocks, booked) = seen.fold((0, 0), sum);
+    blocks.checked_div(booked).unwrap_or_else(|| looked.size.blocks()).max(1)
 }

@@ -7,6 +7,7 @@ use super::super::binding::Slot;
 use super::super::blocks::{self, Overlaps};
 use super::super::workers::Worker;
 use super::runs::{Depth, Depths, Marks, marks};
+use super::seats::Sums;
 use super::{BLOCK_SIZE_DEFAULT, Kv};
 use routing::block::Chain;
 use routing::contract::{Overlap, Policy, PoolInfo};
@@ -69,7 +70,21 @@ const fn least(left: u32, right: u32) -> u32 {
     if left < right { left } else { right }
 }
 
+/// One slot as a prompt finds it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct At {
+    pub(super) holds: Holds,
+    pub(super) sums: Sums,
+    /// Ranks it stands for.
+    pub(super) share: u32,
+}
+
 impl Looked {
+    pub(super) fn overlap(&self, holds: Holds) -> Overlap {
+        let of = u32::try_from(self.chain.hashes.len()).unwrap_or(u32::MAX);
+        Overlap { blocks: holds.known(), of }
+    }
+
     /// Blocks of it that a cache can serve: all full ones, but for the last if nothing comes after it.
     fn servable(&self) -> u32 {
         let last = u64::from(self.chain.tokens).saturating_sub(1) / u64::from(self.size.block_size);
@@ -164,52 +179,48 @@ impl Kv {
 
     /// What is told of the slot that was chosen.
     pub(in crate::state) fn overlap(&self, looked: &Looked, worker: &Worker, slot: Slot) -> Overlap {
-        let of = u32::try_from(looked.chain.hashes.len()).unwrap_or(u32::MAX);
-        Overlap { blocks: self.holds(looked, worker, slot).known(), of }
+        looked.overlap(self.holds(looked, worker, slot))
     }
 
-    /// The terms of a cost there; `others` are requests of which no prompt is known, `typical` the blocks of one.
-    pub(super) fn terms(
-        &self,
-        looked: &Looked,
-        (worker, slot): (&Worker, Slot),
-        others: u64,
-        typical: u64,
-    ) -> Terms {
-        let holds = self.holds(looked, worker, slot);
+    /// One slot as the prompt finds it.
+    pub(super) fn at(&self, looked: &Looked, worker: &Worker, slot: Slot) -> At {
+        let count = worker.spec.rank_count().max(1);
+        let share = if slot.rank().is_some() { 1 } else { count };
+        At { holds: self.holds(looked, worker, slot), sums: self.booked(worker, slot), share }
+    }
+
+    /// Sums over the bookings of a slot, with its part of those of its worker as a whole. Of a slot without a rank: the mean.
+    fn booked(&self, worker: &Worker, slot: Slot) -> Sums {
+        let count = u64::from(worker.spec.rank_count().max(1));
+        let of = |slot| self.bookings.seat(slot).map_or_else(Sums::default, |seat| seat.sums);
+        if count == 1 {
+            return of(slot);
+        }
+        let whole = of(Slot::new(slot.worker, None)).divided(count);
+        if slot.rank().is_some() {
+            return of(slot).plus(whole);
+        }
+        let start = worker.spec.rank_start();
+        let ranks = (start..start.saturating_add(worker.spec.rank_count())).map(Rank);
+        let each = ranks.map(|rank| of(Slot::new(slot.worker, Some(rank))));
+        each.fold(Sums::default(), Sums::plus).divided(count).plus(whole)
+    }
+}
+
+impl At {
+    /// The terms of a cost; `others` are requests of which no prompt is known, `typical` the blocks of one.
+    pub(super) fn terms(&self, looked: &Looked, others: u64, typical: u64) -> Terms {
+        let At { holds, sums, .. } = self;
         let computing = u64::from(holds.computing).saturating_mul(looked.size.block_size.into());
-        let [prefill, decode] = self.booked(worker, slot, |seat| [seat.prefill_tokens, seat.decode_blocks]);
         Terms {
-            active_prefill_tokens: prefill.saturating_sub(computing),
-            active_decode_blocks: decode.saturating_add(others.saturating_mul(typical)),
+            active_prefill_tokens: sums.prefill_tokens.saturating_sub(computing),
+            active_decode_blocks: sums.decode_blocks.saturating_add(others.saturating_mul(typical)),
             added_blocks: looked.size.blocks().saturating_sub(holds.active.into()),
             gpu: holds.gpu,
             host: holds.host,
             disk: holds.disk,
             predicted: holds.expected,
         }
-    }
-
-    /// Sums over the bookings of a slot, with its part of those of its worker as a whole. Of a slot without a rank: the mean.
-    pub(super) fn booked<const N: usize>(
-        &self,
-        worker: &Worker,
-        slot: Slot,
-        sums: impl Fn(&super::seats::Seat) -> [u64; N],
-    ) -> [u64; N] {
-        let count = u64::from(worker.spec.rank_count().max(1));
-        let of = |slot| self.bookings.seat(slot).map_or([0; N], &sums);
-        let whole = if count > 1 { of(Slot::new(slot.worker, None)) } else { [0; N] };
-        let own = match slot.rank() {
-            None if count > 1 => {
-                let start = worker.spec.rank_start();
-                let ranks = (start..start.saturating_add(worker.spec.rank_count())).map(Rank);
-                let all = ranks.map(|rank| of(Slot::new(slot.worker, Some(rank)))).fold([0; N], add);
-                all.map(|sum: u64| sum / count)
-            }
-            _ => of(slot),
-        };
-        add(own, whole.map(|sum| sum / count))
     }
 }
 

@@ -8,10 +8,17 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Most slots that anything was booked on. Past it nothing is booked on another one.
 const SEATS_MAX: usize = 16_384;
 
-/// Sums over the bookings of one slot.
+/// One slot.
 #[derive(Debug, Default)]
 pub(in crate::state) struct Seat {
     pub(super) slot: Option<Slot>,
+    pub(super) sums: Sums,
+    pub(super) prefilling: BTreeSet<Owner>,
+}
+
+/// Sums over the bookings of one slot.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Sums {
     /// Tokens that wait for prefill, or are prefilled now.
     pub(super) prefill_tokens: u64,
     /// Blocks that active requests hold, shared ones once.
@@ -22,7 +29,6 @@ pub(in crate::state) struct Seat {
     pub(super) by_hosts: u64,
     /// Blocks of their prompts, shared ones each time.
     pub(super) prompt_blocks: u64,
-    pub(super) prefilling: BTreeSet<Owner>,
 }
 
 /// All of them. A number is given to another slot once its own is gone.
@@ -75,11 +81,12 @@ impl Seats {
 
 impl Seat {
     pub(super) fn take_in(&mut self, owner: Owner, load: &Load, added: u64) {
-        self.booked += 1;
-        self.by_hosts += u64::from(matches!(owner, Owner::Host(_)));
-        self.prompt_blocks += load.blocks;
-        self.decode_blocks += added;
-        self.prefill_tokens += load.prefill;
+        let sums = &mut self.sums;
+        sums.booked += 1;
+        sums.by_hosts += u64::from(matches!(owner, Owner::Host(_)));
+        sums.prompt_blocks += load.blocks;
+        sums.decode_blocks += added;
+        sums.prefill_tokens += load.prefill;
         if load.prefill > 0 {
             self.prefilling.insert(owner);
         }
@@ -87,9 +94,33 @@ impl Seat {
 
     /// Its prefill has been given back before.
     pub(super) const fn give_back(&mut self, owner: Owner, load: &Load, gone: u64) {
-        self.booked = self.booked.saturating_sub(1);
-        self.by_hosts = self.by_hosts.saturating_sub(matches!(owner, Owner::Host(_)) as u64);
-        self.prompt_blocks = self.prompt_blocks.saturating_sub(load.blocks);
-        self.decode_blocks = self.decode_blocks.saturating_sub(gone);
+        let sums = &mut self.sums;
+        sums.booked = sums.booked.saturating_sub(1);
+        sums.by_hosts = sums.by_hosts.saturating_sub(matches!(owner, Owner::Host(_)) as u64);
+        sums.prompt_blocks = sums.prompt_blocks.saturating_sub(load.blocks);
+        sums.decode_blocks = sums.decode_blocks.saturating_sub(gone);
+    }
+}
+
+impl Sums {
+    pub(super) const fn plus(self, other: Self) -> Self {
+        Self {
+            prefill_tokens: self.prefill_tokens.saturating_add(other.prefill_tokens),
+            decode_blocks: self.decode_blocks.saturating_add(other.decode_blocks),
+            booked: self.booked.saturating_add(other.booked),
+            by_hosts: self.by_hosts.saturating_add(other.by_hosts),
+            prompt_blocks: self.prompt_blocks.saturating_add(other.prompt_blocks),
+        }
+    }
+
+    /// One of `parts`, >= 1; rounded up, so that something is never nothing.
+    pub(super) const fn divided(self, parts: u64) -> Self {
+        Self {
+            prefill_tokens: self.prefill_tokens.div_ceil(parts),
+            decode_blocks: self.decode_blocks.div_ceil(parts),
+            booked: self.booked.div_ceil(parts),
+            by_hosts: self.by_hosts.div_ceil(parts),
+            prompt_blocks: self.prompt_blocks.div_ceil(parts),
+        }
     }
 }

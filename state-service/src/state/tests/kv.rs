@@ -22,8 +22,10 @@ pub(super) struct Kv {
 }
 
 impl Kv {
+    /// Weighed as the worked example of the cost.
     fn new(script: &str) -> Self {
-        Self::with(KvSettings::default(), |_| {}, script)
+        let settings = KvSettings { weights: Weights::default(), ..KvSettings::default() };
+        Self::with(settings, |_| {}, script)
     }
 
     fn with(settings: KvSettings, set: impl FnOnce(&mut PoolInfo), script: &str) -> Self {
@@ -191,7 +193,13 @@ fn where_the_engine_chooses_ranks_the_worker_counts_with_the_mean_of_what_they_h
 
 #[test]
 fn a_burst_of_twins_is_neither_scattered_nor_piled_up() {
-    let mut kv = Kv::new("worker w0 ranks=0..4; worker w1 ranks=0..4");
+    let script = "worker w0 ranks=0..4; worker w1 ranks=0..4";
+    for mut kv in [Kv::new(script), Kv::with(KvSettings::default(), |_| {}, script)] {
+        burst(&mut kv);
+    }
+}
+
+fn burst(kv: &mut Kv) {
     let mut placed: BTreeMap<_, u32> = BTreeMap::new();
     let first = place(&kv.loose(&tokens(1, 4096)));
     kv.wait(100);
