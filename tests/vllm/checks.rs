@@ -162,6 +162,10 @@ pub(crate) async fn table(page: &mut Page, player: &mut Player, mode: &str, coun
         ));
         turns.push(turn);
     }
+    let exact = turns
+        .iter()
+        .filter(|turn| agrees(turn) && !turn.overlap.is_some_and(|(_, of)| is_estimate(turn, of)));
+    let exact = exact.count();
     let (agreed, warm) = (
         turns.iter().filter(|turn| agrees(turn)).count(),
         turns.iter().filter(|turn| turn.cached_tokens > 0).count(),
@@ -169,7 +173,7 @@ pub(crate) async fn table(page: &mut Page, player: &mut Player, mode: &str, coun
     page.check(
         "overlap × block size is what the engine found",
         agreed == turns.len(),
-        &format!("{agreed} of {} turns", turns.len()),
+        &format!("{agreed} of {} turns, {exact} of them block by block", turns.len()),
     );
     // The first of each topic finds nothing anywhere.
     page.check(
