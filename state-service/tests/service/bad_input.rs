@@ -56,7 +56,7 @@ fn faulty_bodies() -> Vec<Case> {
                 (
                     "colour",
                     "unknown field",
-                    "id, pool, models, engine, endpoints, weight, device, phase, labels, engine_version, rank_in, in_flight_limit, kv_events",
+                    "id, pool, models, engine, url, block_size, endpoints, weight, device, phase, labels, engine_version, rank_in, in_flight_limit, kv_events",
                 ),
             ]),
         ),

@@ -91,6 +91,45 @@ async fn without_tokens_a_text_goes_where_it_was_sent_before_also_after_its_pred
     assert_eq!(metric(&api, "rankpin_prompts_total{pool=\"default\",source=\"approximate\"}").await, 4);
 }
 
+/// An engine that makes a token of each byte of what is said.
+async fn engine() -> std::net::SocketAddr {
+    let tokenize = |body: String| async move {
+        let body: Value = serde_json::from_str(&body).unwrap();
+        let said = body["messages"][0]["content"].as_str().unwrap().to_owned();
+        let tokens: Vec<u32> = said.bytes().map(u32::from).collect();
+        json!({"count": tokens.len(), "max_model_len": 4096, "tokens": tokens}).to_string()
+    };
+    let router = axum::Router::new().route("/tokenize", axum::routing::post(tokenize));
+    let socket = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = socket.local_addr().unwrap();
+    tokio::spawn(async move { axum::serve(socket, router).await });
+    address
+}
+
+#[tokio::test]
+async fn a_worker_is_asked_for_the_tokens_of_a_text_and_its_block_size_is_learned() {
+    let pool = json!({"name": "default", "policy": "kv_aware", "tokens": {"mode": "engine"}});
+    let api = Api::configured(&json!({"pools": [pool]}));
+    let (cached, asked) = (engine().await, engine().await);
+    for (worker, address) in [("w0", cached), ("w1", asked)] {
+        api.put(worker, &json!({"endpoints": [{"address": address.to_string()}]})).await;
+    }
+    let said = "x".repeat(100);
+    let tokens: Vec<u32> = said.bytes().map(u32::from).collect();
+    let stored =
+        json!({"type": "stored", "hashes": [1, 2], "parent": null, "tokens": tokens[..64], "block_size": 32});
+    let push = json!({"worker": "w1", "rank": 0, "seq": 0, "events": [stored]});
+    let answer = api.control(Method::POST, "/v1/kv-events", push.to_string()).await;
+    assert_eq!(answer.status, StatusCode::OK, "{}", answer.text());
+    let reply = ask(&api, 1, &chat("m", &said)).await;
+    assert_eq!(
+        (&reply["target"], &reply["overlap"]),
+        (&json!({"worker": "w1"}), &json!({"blocks": 2, "of": 3})),
+        "{reply}"
+    );
+    assert_eq!(metric(&api, "rankpin_prompts_total{pool=\"default\",source=\"engine\"}").await, 1);
+}
+
 #[tokio::test]
 async fn a_prompt_that_cannot_be_made_into_blocks_is_placed_by_its_length() {
     let api = fleet(json!({"mode": "approximate"}), json!({})).await;

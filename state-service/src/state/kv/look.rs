@@ -107,9 +107,12 @@ impl Looked {
 impl Kv {
     /// Tokens of a block of a pool.
     pub(in crate::state) fn block_size(&self, pool: &PoolName) -> u32 {
+        self.known_block_size(pool).unwrap_or(BLOCK_SIZE_DEFAULT)
+    }
+
+    fn known_block_size(&self, pool: &PoolName) -> Option<u32> {
         let set = self.settings(pool).block_size.map(std::num::NonZeroU32::get);
-        let learned = || self.indexes.get(pool).map(blocks::BlockIndex::block_size);
-        set.or_else(learned).unwrap_or(BLOCK_SIZE_DEFAULT)
+        set.or_else(|| self.indexes.get(pool).map(blocks::BlockIndex::block_size))
     }
 
     /// Looks a prompt up. `None` in pools that do not choose by it.
@@ -260,9 +263,13 @@ fn mean(each: impl Iterator<Item = Holds>, count: u32, whole: Depth) -> Holds {
 }
 
 impl State {
-    /// Tokens of a block of a pool, as its config or its engines have it.
+    /// Tokens of a block of a pool, as its config, its engines' events or what an engine told of itself have it.
     #[must_use]
     pub fn kv_block_size(&self, pool: &PoolName) -> u32 {
-        self.kv.block_size(pool)
+        let told = || {
+            let mut of_pool = self.workers.iter().filter(|worker| worker.spec.pool == *pool);
+            of_pool.find_map(|worker| worker.spec.block_size).filter(|size| *size > 0)
+        };
+        self.kv.known_block_size(pool).or_else(told).unwrap_or(BLOCK_SIZE_DEFAULT)
     }
 }
