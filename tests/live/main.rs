@@ -25,6 +25,7 @@ mod overload;
 mod panic;
 mod phases;
 mod policies;
+mod prompts;
 mod ranks;
 mod restart;
 mod service_away;

@@ -225,11 +225,16 @@ pub(crate) async fn scripted_world_with(
     workers: &[Arc<Scripted>],
     edit: impl FnOnce(&mut Bootstrap) -> Result<()> + Send + 'static,
 ) -> World {
+    scripted_world_of(WorldPlan::new(steering, &[]).edit(edit), workers).await
+}
+
+/// The same of a plan without engines.
+pub(crate) async fn scripted_world_of(plan: WorldPlan, workers: &[Arc<Scripted>]) -> World {
     let named: Vec<_> =
         workers.iter().enumerate().map(|(n, worker)| (format!("s{n}"), worker.address())).collect();
-    let plan = WorldPlan::new(steering, &[]).probes_every_ms(0).cold();
+    let plan = plan.probes_every_ms(0).cold();
     let clusters = named.clone();
-    let world = plan.edit(move |config| config.workers(&clusters)).edit(edit).start().await.unwrap();
+    let world = plan.edit(move |config| config.workers(&clusters)).start().await.unwrap();
     for (id, address) in &named {
         let declaration = json!({"endpoints": [{"address": address.to_string(), "dp_size": 8}]}).to_string();
         let said = world.service.call("PUT", &format!("/v1/workers/{id}"), Some(&declaration)).await.unwrap();
