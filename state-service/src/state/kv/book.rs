@@ -8,7 +8,7 @@ use super::super::gauges::SlotGauges;
 use super::super::judge::{Asked, Seat};
 use super::super::vms::VmId;
 use super::Kv;
-use super::bookings::{BOOKING_MAX, Load, Owner};
+use super::bookings::{BOOKING_MAX, Load, Owner, Times};
 use super::look::{Found, Looked};
 use routing::block::Chain;
 use routing::contract::PoolInfo;
@@ -33,11 +33,10 @@ impl Kv {
         let cached = u64::from(held.known() + held.expected).saturating_mul(looked.size.block_size.into());
         let prefill = if phase == Phase::Decode { 0 } else { looked.size.tokens.saturating_sub(cached) };
         let load = Load { marks: looked.marks.clone(), blocks: looked.size.blocks(), prefill };
-        if !self.bookings.book(now, owner, slot, load, within) {
+        let times = Times { within, expected: self.settings(&pool.name).prediction_ttl };
+        if !self.bookings.book(now, owner, slot, load, times) {
             return false;
         }
-        let settings = self.settings(&pool.name);
-        self.bookings.expect(slot, &looked.marks, now + settings.prediction_ttl);
         let seat = self.bookings.seat_of(slot);
         if let (Some(placements), Some(seat)) = (self.placements.get_mut(&pool.name), seat) {
             placements.learn(&looked.chain.hashes, seat, Millis(now.0));

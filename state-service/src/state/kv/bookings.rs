@@ -43,6 +43,15 @@ pub(super) struct Load {
     pub(super) prefill: u64,
 }
 
+/// How long.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Times {
+    /// The booking lives if nobody ends it.
+    pub(super) within: Millis,
+    /// Its prompt counts as cached although nobody told so.
+    pub(super) expected: Millis,
+}
+
 #[derive(Debug)]
 struct Booking {
     seat: u32,
@@ -106,14 +115,15 @@ impl Bookings {
         self.seats.get(self.bookings.get(&owner)?.seat)?.slot
     }
 
-    /// Books until the request ends; whether it did. An older booking of the same owner gives way.
+    /// Books until the request ends, and expects its prompt to be cached there for a while; whether it did. An older booking of the
+    /// same owner gives way.
     pub(super) fn book(
         &mut self,
         now: Timestamp,
         owner: Owner,
         slot: Slot,
         load: Load,
-        within: Millis,
+        times: Times,
     ) -> bool {
         if self.was_early(now, owner) {
             self.count(Count::EndedFirst);
@@ -124,21 +134,21 @@ impl Bookings {
             self.count(Count::NoSeat);
             return false;
         };
-        if self.bookings.len() >= BOOKINGS_MAX
-            && let Some((_, first)) = self.due.first().copied()
-        {
-            self.free_booking(first);
-            self.count(Count::Evicted);
-        }
+        self.make_room();
         let unfollowed = !self.runs.has_room(&load.marks);
-        let added =
-            if unfollowed { load.blocks } else { self.runs.enter(seat, &load.marks, load.prefill > 0) };
+        let expected = now + times.expected;
+        let added = match unfollowed {
+            true => load.blocks,
+            false => self.runs.enter(seat, &load.marks, load.prefill > 0, expected),
+        };
         if unfollowed {
             self.count(Count::Unfollowed);
+        } else if !load.marks.is_empty() {
+            self.expected.push_back(Expected { until: expected, seat, marks: Marks::clone(&load.marks) });
         }
-        let until = now + within;
-        if let Some(sums) = self.seats.get_mut(seat) {
-            sums.take_in(owner, &load, added);
+        let until = now + times.within;
+        if let Some(seat) = self.seats.get_mut(seat) {
+            seat.take_in(owner, &load, added);
         }
         self.due.insert((until, owner));
         self.bookings.insert(owner, Booking { seat, load, unfollowed, made: now, until });
@@ -146,20 +156,20 @@ impl Bookings {
         true
     }
 
-    /// A prompt that was just sent there counts as cached for a while.
-    pub(super) fn expect(&mut self, slot: Slot, marks: &Marks, until: Timestamp) {
-        let Some(seat) = self.seats.take(slot).filter(|_| !marks.is_empty()) else { return };
+    /// For one more booking, and one more prompt expected somewhere.
+    fn make_room(&mut self) {
+        if self.bookings.len() >= BOOKINGS_MAX
+            && let Some((_, first)) = self.due.first().copied()
+        {
+            self.free_booking(first);
+            self.count(Count::Evicted);
+        }
         if self.expected.len() >= EXPECTED_MAX
             && let Some(oldest) = self.expected.pop_front()
         {
             self.runs.forget(oldest.seat, &oldest.marks, oldest.until);
             self.count(Count::ExpectedDropped);
         }
-        if !self.runs.has_room(marks) {
-            return self.count(Count::ExpectedDropped);
-        }
-        self.runs.expect(seat, marks, until);
-        self.expected.push_back(Expected { until, seat, marks: Marks::clone(marks) });
     }
 
     /// Nothing is expected there any more: its cache is gone.
@@ -274,11 +284,13 @@ impl Bookings {
     }
 
     fn free_booking(&mut self, owner: Owner) -> bool {
-        self.end_prefill(owner);
         let Some(booking) = self.bookings.remove(&owner) else { return false };
         self.due.remove(&(booking.until, owner));
         let Booking { seat, load, unfollowed, .. } = booking;
-        let gone = if unfollowed { load.blocks } else { self.runs.leave(seat, &load.marks) };
+        let gone = match unfollowed {
+            true => load.blocks,
+            false => self.runs.leave(seat, &load.marks, load.prefill > 0),
+        };
         if let Some(sums) = self.seats.get_mut(seat) {
             sums.give_back(owner, &load, gone);
         }

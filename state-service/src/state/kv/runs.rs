@@ -7,6 +7,7 @@
 use routing::block::BlockHash;
 use routing::time::Timestamp;
 use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 
 /// Most (mark, slot)s. Past it a prompt is not followed.
@@ -27,7 +28,8 @@ pub(in crate::state) type Marks = Arc<[Mark]>;
 const fn step(at: usize) -> usize {
     match at {
         0..16 => 2,
-        16..512 => 8,
+        16..128 => 8,
+        128..512 => 16,
         512..4096 => 32,
         _ => 128,
     }
@@ -56,11 +58,29 @@ struct Held {
     until: Timestamp,
 }
 
+/// Block hashes are spread already; whoever makes up some of his own spoils his own choices.
+#[derive(Debug, Default)]
+struct Spread(u64);
+
+impl Hasher for Spread {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.write_u64(u64::from(*byte)));
+    }
+
+    fn write_u64(&mut self, n: u64) {
+        self.0 = (self.0 ^ n).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    }
+}
+
 /// Marks of everything that is active or expected, over all slots.
 #[derive(Debug, Default)]
 pub(in crate::state) struct Runs {
     /// Each sorted by slot.
-    held: HashMap<u64, Vec<Held>>,
+    held: HashMap<u64, Vec<Held>, BuildHasherDefault<Spread>>,
     len: usize,
 }
 
@@ -118,11 +138,19 @@ impl Runs {
         self.len
     }
 
-    /// A request becomes active, and is to be prefilled or not: how many blocks it adds to what is.
-    pub(in crate::state) fn enter(&mut self, slot: u32, marks: &[Mark], prefilling: bool) -> u64 {
+    /// A request becomes active, and is to be prefilled or not: how many blocks it adds to what is. Its prompt is expected to be
+    /// cached there until then; zero: it is not.
+    pub(in crate::state) fn enter(
+        &mut self,
+        slot: u32,
+        marks: &[Mark],
+        prefilling: bool,
+        until: Timestamp,
+    ) -> u64 {
         self.each(slot, marks, |held| {
             held.active += 1;
             held.prefilling += u32::from(prefilling);
+            held.until = held.until.max(until);
             held.active == 1
         })
     }
@@ -135,20 +163,13 @@ impl Runs {
         });
     }
 
-    /// It ends: how many blocks nothing active holds any more.
-    pub(in crate::state) fn leave(&mut self, slot: u32, marks: &[Mark]) -> u64 {
+    /// It ends, prefilled before or not: how many blocks nothing active holds any more.
+    pub(in crate::state) fn leave(&mut self, slot: u32, marks: &[Mark], prefilling: bool) -> u64 {
         self.each(slot, marks, |held| {
             held.active = held.active.saturating_sub(1);
+            held.prefilling = held.prefilling.saturating_sub(u32::from(prefilling));
             held.active == 0
         })
-    }
-
-    /// A prompt was sent there.
-    pub(in crate::state) fn expect(&mut self, slot: u32, marks: &[Mark], until: Timestamp) {
-        self.each(slot, marks, |held| {
-            held.until = held.until.max(until);
-            false
-        });
     }
 
     /// Nothing is expected of it any more, unless it was sent again.

@@ -92,11 +92,13 @@ impl Seat {
         }
     }
 
-    /// Its prefill has been given back before.
-    pub(super) const fn give_back(&mut self, owner: Owner, load: &Load, gone: u64) {
+    /// What is left of its prefill goes too.
+    pub(super) fn give_back(&mut self, owner: Owner, load: &Load, gone: u64) {
+        self.prefilling.remove(&owner);
         let sums = &mut self.sums;
+        sums.prefill_tokens = sums.prefill_tokens.saturating_sub(load.prefill);
         sums.booked = sums.booked.saturating_sub(1);
-        sums.by_hosts = sums.by_hosts.saturating_sub(matches!(owner, Owner::Host(_)) as u64);
+        sums.by_hosts = sums.by_hosts.saturating_sub(u64::from(matches!(owner, Owner::Host(_))));
         sums.prompt_blocks = sums.prompt_blocks.saturating_sub(load.blocks);
         sums.decode_blocks = sums.decode_blocks.saturating_sub(gone);
     }
