@@ -217,7 +217,11 @@ impl World {
             }
             let pinned = |envoy: &&crate::envoy::Envoy| {
                 let record = envoy.shared.record(id);
-                record.is_some_and(|record| record.certainty == routing::page::Certainty::Bound)
+                // Of an earlier generation it is asked about before it is used.
+                record.is_some_and(|record| {
+                    record.certainty == routing::page::Certainty::Bound
+                        && envoy.vms.iter().any(|cell| cell.vm.generation == record.generation)
+                })
             };
             if let Some(envoy) = self.envoys.iter().find(pinned) {
                 found = Some(format!("{} pins {:?}", envoy.node, envoy.shared.record(id)));

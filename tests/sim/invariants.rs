@@ -64,10 +64,11 @@ impl World {
             && worker.is_some_and(|worker| {
                 let ranks = worker.dp_start..worker.dp_start + worker.dp_size;
                 let waits = self.plan.extra.overload.is_some_and(|overload| overload.on == OnOverload::Wait);
+                let hashed = || worker.hashed_rank(record.rank_hash);
+                let rank = record.rank.or_else(hashed).filter(|_| self.plan.rank != RankChoice::Engine);
                 worker.state != WorkerState::Down
                     && record.rank.is_none_or(|rank| ranks.contains(&rank.0))
-                    && !(waits
-                        && is_full(vm, worker, record.rank.or_else(|| worker.hashed_rank(record.rank_hash))))
+                    && !(waits && is_full(vm, worker, rank))
             })
     }
 
