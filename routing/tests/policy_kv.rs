@@ -57,8 +57,8 @@ fn what_is_predicted_counts_by_a_weight_of_its_own() {
 #[test]
 fn the_cap_is_a_share_of_all_and_always_above_the_mean() {
     assert_eq!(load_cap(125, 499, (1, 8)), 79);
-    assert_eq!(load_cap(125, 0, (1, 8)), 1);
-    assert_eq!(load_cap(100, 7, (1, 8)), 2);
+    assert_eq!(load_cap(125, 0, (1, 8)), 4);
+    assert_eq!(load_cap(100, 7, (1, 8)), 5);
     assert_eq!(load_cap(125, 499, (4, 8)), 313);
     assert_eq!(load_cap(u32::MAX, u64::MAX, (1, 1)), u64::MAX);
 }

@@ -6,6 +6,8 @@ use super::uniform;
 
 /// A hundred percent of a weight.
 const FULL: u64 = 100;
+/// Requests above its share that never leave a slot out.
+pub const LOAD_SLACK: u128 = 4;
 /// [`Cost`]s of one block.
 pub const COST_OF_BLOCK: u64 = FULL * FULL;
 
@@ -88,12 +90,13 @@ pub fn cost(weights: &Weights, prompt: Size, terms: &Terms) -> Cost {
 }
 
 /// Requests from above which a slot is left out while others are not: `ceil(load_cap x (total + 1) x share / shares)`, and always
-/// one more than its share.
+/// [`LOAD_SLACK`] more than its share: of few requests one more or less says nothing.
 #[must_use]
 pub fn load_cap(percent: u32, total: u64, (share, shares): (u32, u32)) -> u64 {
     let shares = u128::from(shares.max(1));
     let part = (u128::from(total) + 1) * u128::from(share);
-    let cap = (part * u128::from(percent)).div_ceil(shares * u128::from(FULL)).max(part / shares + 1);
+    let cap =
+        (part * u128::from(percent)).div_ceil(shares * u128::from(FULL)).max(part / shares + LOAD_SLACK);
     u64::try_from(cap).unwrap_or(u64::MAX)
 }
 

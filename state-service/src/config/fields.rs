@@ -1,5 +1,6 @@
 //! Every field of a pool, declared once: the parser takes words, defaults and limits from here, the documentation the rest.
 
+use super::kv::PREFILL_SCALE_DEFAULT;
 use super::{POOLS_MAX, TTL_S_MAX, WORKERS_MAX};
 use crate::declare::{IN_FLIGHT_LIMIT_MAX, NAME_ALLOWED, TEXT_BYTES_MAX, TEXTS_MAX, integer, words};
 use routing::config::{Field, Kind};
@@ -95,7 +96,7 @@ declare! {
         "`local`: up to 64 MiB for what is known of earlier prompts, and what the tokenizer takes; `engine`: a call to a worker";
     KV: "pools[].kv", Kind::Form { forms: "an object of the fields below" },
         "`kv_aware`: how slots are compared", "";
-    KV_PREFILL: "pools[].kv.prefill_scale_percent", integer(100, 0, PERCENT_MAX, "%"),
+    KV_PREFILL: "pools[].kv.prefill_scale_percent", integer(PREFILL_SCALE_DEFAULT as u64, 0, PERCENT_MAX, "%"),
         "what a block that must be prefilled costs, beside one that is decoded", "";
     KV_GPU: "pools[].kv.gpu_percent", integer(100, 0, 100, "%"),
         "how much of its prefill a block saves that the slot's device caches", "";
@@ -104,7 +105,7 @@ declare! {
     KV_TEMPERATURE: "pools[].kv.temperature_percent", integer(0, 0, PERCENT_MAX, "%"),
         "0: the cheapest slot, equals at random; more: any, the likelier the cheaper, so that replicas do not all choose alike", "";
     KV_LOAD_CAP: "pools[].kv.load_cap_percent", integer(125, 100, PERCENT_MAX, "%"),
-        "a slot with more requests than this many percent of the mean takes no new ones, whatever it caches, unless all have", "";
+        "a slot with more requests than this many percent of the mean and 4 more than the mean takes no new ones, whatever it caches, unless all have", "";
     KV_PREDICTION_TTL: "pools[].kv.prediction_ttl_ms", integer(2000, 0, 60_000, "ms"),
         "for so long a prompt that was just sent to a slot counts as cached there, until its engine tells", "";
     KV_PREDICTION: "pools[].kv.prediction_percent", integer(80, 0, 100, "%"),

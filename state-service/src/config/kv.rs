@@ -7,6 +7,10 @@ use routing::time::Millis;
 use serde_json::Value;
 use std::num::NonZeroU32;
 
+/// In percent. While a block of a prompt is computed nothing else is; one that is decoded is only read at each step, wherever its
+/// request went. What loads a slot beyond that is the load cap's.
+pub(super) const PREFILL_SCALE_DEFAULT: u32 = 3000;
+
 /// How a pool under `kv_aware` chooses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KvSettings {
@@ -25,7 +29,7 @@ pub struct KvSettings {
 impl Default for KvSettings {
     fn default() -> Self {
         Self {
-            weights: Weights::default(),
+            weights: Weights { prefill_scale: PREFILL_SCALE_DEFAULT, ..Weights::default() },
             load_cap: 125,
             prediction_ttl: Millis(2000),
             placement_ttl: Millis::from_secs(600),

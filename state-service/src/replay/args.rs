@@ -34,6 +34,9 @@ pub struct ReplayArgs {
     /// The pool's affinity. Without effect on traces that name no sessions (mooncake).
     #[arg(long, value_enum, default_value_t = AffinityArg::Hard)]
     pub affinity: AffinityArg,
+    /// The pool's `ttl_s`: idle time after which a session's binding ends.
+    #[arg(long, value_name = "S", default_value_t = 1800, value_parser = clap::value_parser!(u32).range(1..=31_536_000))]
+    pub ttl_s: u32,
     /// kv_aware: the pool's `kv`, as its config has it.
     #[arg(long, value_name = "JSON")]
     pub kv: Option<String>,
@@ -51,10 +54,10 @@ pub struct ReplayArgs {
     #[arg(long, value_name = "S", default_value_t = 3600, value_parser = clap::value_parser!(u32))]
     pub spread_s: u32,
     /// Prompt tokens that a slot computes in a second, one prompt after the other; cached ones take no time.
-    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(1..))]
     pub prefill_rate: u32,
     /// Tokens a second of one answer, however many are written at once.
-    #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
     pub decode_rate: u32,
     /// Prints one JSON object as the last line.
     #[arg(long)]
@@ -138,8 +141,7 @@ impl ReplayArgs {
     /// # Errors
     /// `--kv` is not what a config may say.
     pub(super) fn config(&self) -> Result<ServiceConfig, ReplayError> {
-        let mut pool =
-            json!({ "name": POOL, "policy": self.policy.word(), "affinity": self.affinity.word() });
+        let mut pool = json!({ "name": POOL, "policy": self.policy.word(), "affinity": self.affinity.word(), "ttl_s": self.ttl_s });
         if let (Some(text), Some(pool)) = (&self.kv, pool.as_object_mut()) {
             let kv: Value = serde_json::from_str(text)
                 .map_err(|error| ReplayError::Arguments(format!("--kv is not JSON: {error}")))?;

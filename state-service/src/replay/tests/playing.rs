@@ -15,7 +15,8 @@ fn play(format: Format, text: &str) -> Figures {
 }
 
 fn mooncake(text: &str) -> Figures {
-    play(Format::Mooncake, text)
+    // Slow engines: a few requests are always under way.
+    play(Format::Mooncake, &format!("--prefill-rate 10000 --decode-rate 10 {text}"))
 }
 
 fn weka(text: &str) -> Figures {
@@ -66,7 +67,8 @@ fn kv_aware_finds_more_than_policies_that_do_not_look() {
         .map(|policy| mooncake(&format!("--slots 4 --policy {policy}")));
     assert!(aware.hit_ratio > least.hit_ratio + 0.2, "{aware}\n\n{least}");
     assert!(aware.hit_ratio > turns.hit_ratio + 0.2, "{aware}\n\n{turns}");
-    assert!(aware.max_over_mean <= 1.25, "{aware}");
+    // Of thirty conversations seven or eight are a slot's share; nobody gets more than ten.
+    assert!(aware.max_over_mean <= 1.34, "{aware}");
     assert!(aware.promises_kept.is_some_and(|kept| kept > 0.9), "{aware}");
     assert_eq!((least.promises_kept, turns.max_over_mean), (None, 1.0095));
 }
@@ -79,7 +81,7 @@ fn less_cache_finds_less_and_evicts() {
         all.hit_ratio > some.hit_ratio && some.hit_ratio > little.hit_ratio,
         "{all}\n\n{some}\n\n{little}"
     );
-    assert!(little.evicted_blocks > some.evicted_blocks && some.evicted_blocks > 0);
+    assert!(all.evicted_blocks == 0 && some.evicted_blocks > 0 && little.evicted_blocks > 0);
     let each = some.working_set_blocks.div_ceil(8);
     assert_eq!(some.slot_capacity_blocks, Some(each));
 }
