@@ -174,7 +174,8 @@ pub(crate) fn worker(value: &Value, path: &str, id: Option<&str>, faults: &mut F
         models,
         engine,
         by_url: url.is_some(),
-        block_size,
+        // Left over in a PATCH that takes the URL away.
+        block_size: block_size.filter(|_| url.is_some()),
         endpoints,
         weight,
         device,

@@ -136,7 +136,9 @@ mod tests {
 
     #[test]
     fn what_declares_its_endpoints_is_told_nothing() {
-        let mut spec = read(&json!({ "endpoints": [{ "address": "10.0.0.1:8000" }] })).unwrap();
+        let endpoints = json!([{ "address": "10.0.0.1:8000" }]);
+        let mut spec = read(&json!({ "endpoints": endpoints, "url": null, "block_size": 32 })).unwrap();
+        assert_eq!(spec.block_size, None);
         let address = spec.endpoints[0].address.clone();
         assert!(!spec.take_told(&address, &told(0, 2)));
         assert_eq!(spec.rank_count(), 1);
