@@ -112,9 +112,13 @@ impl Shared {
         host::record(self.workers, u64::try_from(usable).unwrap_or(u64::MAX));
     }
 
+    fn metric(&self, counter: Counter) -> Option<u32> {
+        self.counters.iter().find(|(known, _)| *known == counter).map(|(_, id)| *id)
+    }
+
     pub(crate) fn count(&mut self, counter: Counter) {
-        if let Some((_, id)) = self.counters.iter().find(|(known, _)| *known == counter) {
-            host::increment(*id, 1);
+        if let Some(id) = self.metric(counter) {
+            host::increment(id, 1);
         }
         if counter == Counter::ClusterMissing && !self.warned_cluster {
             self.warned_cluster = true;
@@ -190,6 +194,12 @@ impl Shared {
 
     pub(crate) fn ticked(&mut self) {
         self.urgent = 0;
+        let dropped = i64::try_from(self.vm.reports.newly_dropped()).unwrap_or(i64::MAX);
+        if dropped > 0
+            && let Some(id) = self.metric(Counter::EntryDropped)
+        {
+            host::increment(id, dropped);
+        }
     }
 }
 

@@ -150,9 +150,27 @@ fn the_oldest_entry_goes_when_too_many_are_kept() {
     assert_eq!(numbers(&next(&mut reports, 100).unwrap())[0], 0);
     (kept..kept + 3).for_each(|n| reports.push(touched(n)));
     assert_eq!((reports.len(), reports.dropped()), (ENTRIES_KEPT_MAX, 3));
+    assert_eq!([reports.newly_dropped(), reports.newly_dropped()], [3, 0]);
     // Three of the sent ones are gone already: the acknowledgement ends only the others.
     reports.acknowledged();
     assert_eq!(numbers(&next(&mut reports, 200).unwrap())[0], REPORT_ENTRIES_MAX as u64);
+}
+
+#[test]
+fn of_a_request_that_is_over_nothing_else_is_told() {
+    let mut reports = quiet();
+    let (begun, over) = (Entry::Prefilled { request: RequestId(7) }, Entry::Ended { request: RequestId(7) });
+    reports.push(begun.clone());
+    assert_eq!(next(&mut reports, 100).unwrap().entries, [begun.clone()]);
+    reports.push(over.clone());
+    reports.acknowledged();
+    assert_eq!(next(&mut reports, 200).unwrap().entries, [over.clone()], "what came first was heard");
+    reports.acknowledged();
+    reports.push(begun);
+    reports.push(over.clone());
+    reports.push(Entry::Ended { request: RequestId(8) });
+    let entries = next(&mut reports, 300).unwrap().entries;
+    assert_eq!(entries, [over, Entry::Ended { request: RequestId(8) }]);
 }
 
 #[test]

@@ -33,6 +33,7 @@ impl World {
             | C::RankBodyTooLong
             | C::RankBodyMalformed
             | C::PageContended
+            | C::EntryDropped
             | C::Spoofed
             | C::ModelUnknown
             | C::ModelsListed

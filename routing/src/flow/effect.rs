@@ -270,6 +270,8 @@ pub enum Counter {
     Spoofed,
     /// A page changed under each of several tries.
     PageContended,
+    /// Something that the service was to hear was given up: too much waits for it ([`crate::vm::ENTRIES_KEPT_MAX`]). Counted with each tick.
+    EntryDropped,
     /// An input that made no sense.
     Ignored(Ignored),
 }
@@ -316,6 +318,7 @@ impl Counter {
         Self::StreamBroken,
         Self::Spoofed,
         Self::PageContended,
+        Self::EntryDropped,
         Self::Ignored(Ignored::SecondHead),
         Self::Ignored(Ignored::LateRoute),
         Self::Ignored(Ignored::UnplacedAnswer),
@@ -364,6 +367,7 @@ impl Counter {
             Self::StreamBroken => "stream_broken",
             Self::Spoofed => "spoofed",
             Self::PageContended => "page_contended",
+            Self::EntryDropped => "entry_dropped",
             Self::Ignored(Ignored::SecondHead) => "ignored_second_head",
             Self::Ignored(Ignored::LateRoute) => "ignored_late_route",
             Self::Ignored(Ignored::UnplacedAnswer) => "ignored_unplaced_answer",

@@ -78,6 +78,7 @@ pub struct Reports {
     last_in_flight: Vec<InFlight>,
     seq: u64,
     dropped: u64,
+    dropped_told: u64,
     role_missing: u64,
 }
 
@@ -247,6 +248,12 @@ impl Reports {
     #[must_use]
     pub fn dropped(&self) -> u64 {
         self.dropped
+    }
+
+    /// The same since this was last asked.
+    pub fn newly_dropped(&mut self) -> u64 {
+        let told = std::mem::replace(&mut self.dropped_told, self.dropped);
+        self.dropped - told
     }
 }
 
