@@ -11,6 +11,8 @@ mod look;
 mod reserve;
 mod runs;
 mod seats;
+#[cfg(test)]
+mod tests;
 
 pub(super) use choose::{Compared, slots_of};
 pub(super) use look::{Found, Looked};

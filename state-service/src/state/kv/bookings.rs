@@ -21,6 +21,8 @@ const EARLY_MAX: usize = 16_384;
 const EARLY_TTL: Millis = Millis::from_secs(5);
 /// Most prompts expected somewhere. Past it the oldest is not expected any more.
 const EXPECTED_MAX: usize = 65_536;
+/// Most marks kept of all these prompts, 128 MiB of them. Past it a prompt is not followed.
+const KEPT_MAX: usize = 8_000_000;
 /// A request whose end nobody told is over by then.
 pub(super) const BOOKING_MAX: Millis = Millis::from_secs(3600);
 
@@ -79,6 +81,8 @@ pub(in crate::state) struct Bookings {
     early: BTreeMap<Owner, Timestamp>,
     early_order: VecDeque<(Timestamp, Owner)>,
     runs: Runs,
+    /// Marks of bookings and of what is expected.
+    kept: usize,
     /// Oldest first; each waits as long, so that is their order too, nearly.
     expected: VecDeque<Expected>,
     counts: BTreeMap<Count, u64>,
@@ -103,7 +107,7 @@ impl Bookings {
 
     /// Bookings, prompts expected somewhere, and marks kept of both.
     pub(in crate::state) fn sizes(&self) -> [usize; 3] {
-        [self.bookings.len(), self.expected.len(), self.runs.len()]
+        [self.bookings.len(), self.expected.len(), self.runs.len().max(self.kept)]
     }
 
     pub(super) fn has(&self, owner: Owner) -> bool {
@@ -122,7 +126,7 @@ impl Bookings {
         now: Timestamp,
         owner: Owner,
         slot: Slot,
-        load: Load,
+        mut load: Load,
         times: Times,
     ) -> bool {
         if self.was_early(now, owner) {
@@ -135,15 +139,14 @@ impl Bookings {
             return false;
         };
         self.make_room();
-        let unfollowed = !self.runs.has_room(&load.marks);
+        let unfollowed = !self.runs.has_room(&load.marks) || self.kept + 2 * load.marks.len() > KEPT_MAX;
         let expected = now + times.expected;
         let added = match unfollowed {
             true => load.blocks,
             false => self.runs.enter(seat, &load.marks, load.prefill > 0, expected),
         };
-        if unfollowed {
-            self.count(Count::Unfollowed);
-        } else if !load.marks.is_empty() {
+        self.follow(unfollowed, &mut load);
+        if !load.marks.is_empty() {
             self.expected.push_back(Expected { until: expected, seat, marks: Marks::clone(&load.marks) });
         }
         let until = now + times.within;
@@ -154,6 +157,15 @@ impl Bookings {
         self.bookings.insert(owner, Booking { seat, load, unfollowed, made: now, until });
         self.count(Count::Made);
         true
+    }
+
+    /// Keeps the marks of a prompt twice, for its booking and for where it is expected; or not at all.
+    fn follow(&mut self, unfollowed: bool, load: &mut Load) {
+        if unfollowed {
+            load.marks = Marks::default();
+            self.count(Count::Unfollowed);
+        }
+        self.kept += 2 * load.marks.len();
     }
 
     /// For one more booking, and one more prompt expected somewhere.
@@ -167,6 +179,7 @@ impl Bookings {
         if self.expected.len() >= EXPECTED_MAX
             && let Some(oldest) = self.expected.pop_front()
         {
+            self.kept = self.kept.saturating_sub(oldest.marks.len());
             self.runs.forget(oldest.seat, &oldest.marks, oldest.until);
             self.count(Count::ExpectedDropped);
         }
@@ -175,9 +188,10 @@ impl Bookings {
     /// Nothing is expected there any more: its cache is gone.
     pub(super) fn forget_expected(&mut self, slot: Slot) {
         let Some(seat) = self.seat_of(slot) else { return };
-        let runs = &mut self.runs;
+        let (runs, kept) = (&mut self.runs, &mut self.kept);
         self.expected.retain(|one| {
             if one.seat == seat {
+                *kept = kept.saturating_sub(one.marks.len());
                 runs.forget(seat, &one.marks, one.until);
             }
             one.seat != seat
@@ -246,6 +260,7 @@ impl Bookings {
             && oldest.until <= now
         {
             let Some(oldest) = self.expected.pop_front() else { break };
+            self.kept = self.kept.saturating_sub(oldest.marks.len());
             self.runs.forget(oldest.seat, &oldest.marks, now);
         }
     }
@@ -286,6 +301,7 @@ impl Bookings {
     fn free_booking(&mut self, owner: Owner) -> bool {
         let Some(booking) = self.bookings.remove(&owner) else { return false };
         self.due.remove(&(booking.until, owner));
+        self.kept = self.kept.saturating_sub(booking.load.marks.len());
         let Booking { seat, load, unfollowed, .. } = booking;
         let gone = match unfollowed {
             true => load.blocks,
