@@ -5,7 +5,8 @@ mod churn;
 mod ours;
 #[cfg(feature = "peers")]
 mod peer;
-mod shape;
+mod recorded;
+pub(crate) mod shape;
 
 use std::hint::black_box;
 use std::process::Command;
@@ -99,6 +100,7 @@ pub(crate) fn run(plan: &Plan) -> Result<()> {
     }
     println!("{} resident blocks, one thread\n\n{}", plan.resident, table(&rows));
     println!("{}", churn::run(plan.churn, &mut report));
+    println!("{}", recorded::run(plan.churn / 10, &mut report)?);
     if plan.json {
         println!("{}", report.json());
     }
@@ -190,7 +192,7 @@ fn sample<C: Contender>(shape: Shape) -> Result<Sample> {
 }
 
 /// Nanoseconds of CPU this thread has had.
-fn cpu_ns() -> f64 {
+pub(crate) fn cpu_ns() -> f64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     time.tv_sec as f64 * 1e9 + time.tv_nsec as f64
 }

@@ -13,6 +13,7 @@ mod open_loop;
 mod pinned;
 mod process;
 mod report;
+mod route;
 mod stage;
 mod tokens;
 mod variant;
@@ -46,6 +47,8 @@ enum Bench {
     Index(index::Plan),
     /// Hundreds of publishers of cache events at once, cut off and back: descriptors, memory, events a second.
     Events(events::Plan),
+    /// What a choice by a prompt costs: in process, and over HTTP by block hashes and by a chat body.
+    Route(route::Plan),
     /// Speed of tokenising, and what a conversation's next turn costs beside its whole.
     Tokens(tokens::Plan),
 }
@@ -66,7 +69,7 @@ fn run(bench: Bench) -> Result<()> {
         Bench::Json(plan) => return json::run(plan),
         Bench::Index(plan) => return index::run(plan),
         Bench::Tokens(plan) => return tokens::run(plan),
-        Bench::Failover(_) | Bench::Events(_) => process::Cores::Shared,
+        Bench::Failover(_) | Bench::Events(_) | Bench::Route(_) => process::Cores::Shared,
         Bench::Pinned(_) | Bench::FirstTurn(_) => process::Cores::claim(),
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -79,6 +82,7 @@ fn run(bench: Bench) -> Result<()> {
             Bench::Index(plan) => index::run(&plan),
             Bench::Tokens(plan) => tokens::run(&plan),
             Bench::Events(plan) => events::run(&plan).await,
+            Bench::Route(plan) => route::run(&plan).await,
         }
     })
 }

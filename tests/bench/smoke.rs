@@ -75,3 +75,11 @@ fn pinned_prints_one_object_as_its_last_line() {
     // 64 sessions over w0..w2 with four ranks each: a change of it is a change of where everybody's sessions go.
     assert_eq!(report["hash"], "760c6b071632efbb");
 }
+
+#[test]
+fn route_chooses_books_and_ends_in_process_and_over_http() {
+    let report = report_of("route", &["--requests", "20", "--resident", "2000"]);
+    for name in ["select_cpu_us_64", "select_hashes_cpu_us_64", "select_http_p50_us", "route_chat_p50_us"] {
+        assert!(value(&report, name) > 0.0, "{name} in {report}");
+    }
+}

@@ -20,7 +20,7 @@ pub(crate) fn demo(workspace: &Workspace, args: &[String]) -> Result<()> {
 pub(crate) fn bench(workspace: &Workspace, args: &[String]) -> Result<()> {
     if args.first().is_none_or(|name| name.starts_with('-')) {
         return Err(Missing::error(
-            "usage: cargo xtask bench pinned|first-turn|failover|json|index|tokens|events [--json] [ARGS]",
+            "usage: cargo xtask bench pinned|first-turn|failover|json|index|route|tokens|events [--json] [ARGS]",
         ));
     }
     if args.first().is_some_and(|name| name == "json") {
@@ -29,7 +29,7 @@ pub(crate) fn bench(workspace: &Workspace, args: &[String]) -> Result<()> {
     if args.first().is_some_and(|name| name == "index") {
         return bench_index(workspace, args);
     }
-    if args.first().is_some_and(|name| name == "tokens") {
+    if args.first().is_some_and(|name| name == "tokens" || name == "route") {
         return bench_tokens(workspace, args);
     }
     launch(workspace, Profile::Release, "bench", args)
@@ -43,7 +43,7 @@ fn bench_index(workspace: &Workspace, args: &[String]) -> Result<()> {
     Err(process::become_program(command.args(args).current_dir(&workspace.root)))
 }
 
-/// The tokenizer alone: no Envoy; files named in `args` are relative to where it was called.
+/// The tokenizer or the service alone: no Envoy; files named in `args` are relative to where it was called.
 fn bench_tokens(workspace: &Workspace, args: &[String]) -> Result<()> {
     let bench = build_programs(workspace, Profile::Release)?.join("bench");
     Err(process::become_program(Command::new(bench).args(args)))

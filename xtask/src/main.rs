@@ -80,7 +80,7 @@ const COMMANDS: &[Command] = &[
     Command {
         name: "bench",
         usage: "NAME [--json] [ARGS]",
-        about: "build for release and run one benchmark: pinned, first-turn, failover, json, index or tokens",
+        about: "build for release and run one benchmark: pinned, first-turn, failover, json, index, route, tokens or events",
         run: launch::bench,
     },
     Command {
