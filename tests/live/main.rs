@@ -17,6 +17,7 @@ mod final_turn;
 mod first_turn;
 mod gauges;
 mod held_bodies;
+mod kv_aware;
 mod kv_events;
 mod load;
 mod mixed;

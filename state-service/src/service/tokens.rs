@@ -21,8 +21,8 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Longest wait for a prompt's tokens.
-const TOKENS_MAX: Millis = Millis(250);
+/// Longest wait for a prompt's tokens, whatever its caller's patience: the most a filter's config allows it.
+const TOKENS_MAX: Millis = Millis(10_000);
 /// Of its caller's patience a question keeps this part, in percent, for the choice and the way back.
 const KEPT_PERCENT: u64 = 20;
 /// Workers that may be asked for one prompt's tokens.
