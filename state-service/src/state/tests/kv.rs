@@ -349,3 +349,58 @@ fn time_is_no_fault_of_a_booking_that_nobody_ends() {
     assert_eq!((kv.bookings(), kv.count("expired")), (0, 1));
     assert!(kv.world.now > Timestamp(3_600_000));
 }
+
+#[test]
+fn a_soft_session_is_bound_to_the_rank_that_was_chosen_too() {
+    let soft = |pool: &mut PoolInfo| pool.affinity = Affinity::Soft;
+    let mut kv = Kv::with(KvSettings::default(), soft, "worker w0 ranks=0..4; worker w1 ranks=0..4");
+    kv.caches("w1", 2, &tokens(1, 128));
+    assert_eq!(said(&kv.ask(route_request("a", 1, "A"), &tokens(1, 160))), "w1/2 overlap 8/10");
+}
+
+#[test]
+fn a_turn_whose_slot_is_overloaded_is_served_by_another_rank_of_its_worker_if_that_costs_least() {
+    let limited = |pool: &mut PoolInfo| pool.in_flight_limit = Some(4);
+    let mut kv = Kv::with(KvSettings::default(), limited, "worker w0 ranks=0..2; worker w1 ranks=0..2");
+    kv.caches("w0", 0, &tokens(1, 144));
+    kv.caches("w0", 1, &tokens(1, 128));
+    let first = kv.ask(route_request("a", 1, "A"), &tokens(1, 160));
+    assert_eq!(said(&first), "w0/0 overlap 9/10");
+    let committed = Entry::Committed {
+        session: session("a"),
+        pool: pool(),
+        request: RequestId(1),
+        hold: first.hold,
+        target: first.target.clone().unwrap(),
+        version: first.version,
+    };
+    let full = InFlight { target: first.target.unwrap(), count: 4 };
+    kv.world.report("A", vec![committed, Entry::Ended { request: RequestId(1) }], vec![full]);
+    assert_eq!(said(&kv.ask(route_request("a", 2, "A"), &tokens(1, 170))), "w0/1 spilled 8/10");
+    // Who has no slot there either goes where there is one.
+    let also = InFlight { target: Target { worker: worker_id("w0"), rank: Some(Rank(1)) }, count: 4 };
+    kv.world.report("B", Vec::new(), vec![also]);
+    assert_eq!(place(&kv.ask(route_request("a", 3, "A"), &tokens(1, 170))).0, "w1");
+}
+
+#[test]
+fn each_half_of_a_split_pool_is_chosen_and_booked_by_itself() {
+    let mut kv = Kv::new("worker p0 phase=prefill; worker p1 phase=prefill; worker d0; worker d1");
+    kv.caches("p1", 0, &tokens(1, 128));
+    let ask =
+        PrefillAsk { request: RequestId(2), session: None, cached: None, named: None, unsent: Vec::new() };
+    let request = RouteRequest {
+        prefill: Some(Box::new(ask)),
+        ..RouteRequest::new(caller("A"), RequestId(1), pool(), Millis(250))
+    };
+    let reply = kv.ask(request, &tokens(1, 160));
+    assert_eq!(said(reply.prefill.as_ref().unwrap()), "p1/- overlap 8/10");
+    let sums =
+        |kv: &Kv, worker: &str| kv.world.state.kv_sums(&Target { worker: worker_id(worker), rank: None });
+    assert_eq!(sums(&kv, "p1"), [32, 10, 1]);
+    assert_eq!(sums(&kv, &place(&reply).0), [0, 10, 1], "nothing is prefilled where it is decoded");
+    kv.end(2);
+    assert_eq!(kv.bookings(), 1);
+    kv.end(1);
+    assert_eq!(kv.bookings(), 0);
+}
