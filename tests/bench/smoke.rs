@@ -63,6 +63,17 @@ fn index_prints_one_object_as_its_last_line() {
 }
 
 #[test]
+fn events_prints_one_object_as_its_last_line() {
+    let report = report_of("events", &["--workers", "4", "--batches", "5"]);
+    assert_eq!(value(&report, "ranks"), 16.0);
+    for name in
+        ["batches_per_s", "blocks_per_s_cpu", "descriptors_published", "mib_reconnected", "s_reconnected"]
+    {
+        assert!(value(&report, name) > 0.0, "{name} in {report}");
+    }
+}
+
+#[test]
 fn pinned_prints_one_object_as_its_last_line() {
     let report = report_of("pinned", &["--requests", "200"]);
     for ratio in ["cluster_over_bare", "pinned_over_bare", "first_over_bare"] {
