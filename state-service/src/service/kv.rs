@@ -12,7 +12,7 @@ use crate::metrics::Text;
 use crate::state::kv_stream::{Attempt, Input, Link, ReplayFailure};
 use crate::state::{Command, Endpoint, KvView, Reply, Worker};
 use axum::http::StatusCode;
-use routing::contract::{PoolInfo, Target};
+use routing::contract::{Policy, PoolInfo, Target};
 use routing::id::WorkerId;
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
@@ -161,9 +161,8 @@ fn each(
     }
 }
 
-/// By the policy's word, so that it is the pools' config alone that knows which policies there are.
 fn places_by_events(pool: &PoolInfo) -> bool {
-    serde_json::to_value(pool.policy).is_ok_and(|word| word == "kv_aware")
+    pool.policy == Policy::KvAware
 }
 
 fn want(worker: &Worker, index: usize, endpoint: &Endpoint, by_pool: bool) -> Option<Wanted> {

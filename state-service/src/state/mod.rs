@@ -5,6 +5,7 @@
 //! sorted collections only and break ties by id or by the draw they were given.
 
 mod alias;
+mod answer;
 mod binding;
 pub mod blocks;
 mod busy;

@@ -12,18 +12,13 @@ use super::report::HoldEnd;
 use super::sessions::{Hold, Owner, Room, Session};
 use super::verdict::{Act, Bound, Fresh, Verdict};
 use super::vms::VmId;
-use super::workers::Worker;
 use routing::block::Chain;
-use routing::contract::{
-    Caller, Entry, Outcome, Overlap, PoolInfo, PrefillAsk, RouteReply, RouteRequest, SessionRef,
-};
+use routing::contract::{Caller, Entry, Outcome, PoolInfo, PrefillAsk, RouteReply, RouteRequest, SessionRef};
 use routing::hash::Phase;
 use routing::id::{HoldId, SessionId, Version};
 use routing::policy::mix;
 use routing::time::Timestamp;
 
-/// Why a slot was chosen that holds some of the prompt.
-const OVERLAP: &str = "overlap";
 /// Tells the draw of the prefill half from that of the other.
 const PREFILL_DRAW: u64 = 0x7072_6566;
 
@@ -274,47 +269,6 @@ impl State {
         let (Some(vm), Some(slot)) = (asked.seat.vm(), slot) else { return };
         let dropped = self.vms.reserve(asked.now, vm, asked.request, slot, &mut self.workers);
         self.counters.reservations_dropped += u64::from(dropped);
-    }
-
-    /// A verdict as it is told, but for the version of what it made.
-    pub(super) fn answer(&self, asked: &Asked, verdict: Verdict) -> RouteReply {
-        let Verdict { act, bound, .. } = verdict;
-        let nowhere = RouteReply {
-            refusal: act.refusal(),
-            version: if let Act::GoOn(bound) = act { bound.version } else { Version::default() },
-            ..self.answer_nowhere(act.outcome(), act.reason())
-        };
-        let Some(slot) = act.slot() else { return nowhere };
-        let worker = self.workers.by_hash(slot.worker);
-        let target = worker.map(|worker| worker.target(slot));
-        let overlap = worker.and_then(|worker| self.told_overlap(asked, worker, slot));
-        let reason = match overlap {
-            Some(overlap) if overlap.blocks > 0 && act.is_by_prompt() => OVERLAP.to_owned(),
-            _ => nowhere.reason.clone(),
-        };
-        let home = bound.map(|bound| bound.slot);
-        let alternates =
-            if asked.is_exact() { Vec::new() } else { self.alternates(asked, home, slot.worker) };
-        RouteReply { target, alternates, ttl_ms: asked.pool.ttl_ms, overlap, reason, ..nowhere }
-    }
-
-    /// Nothing where no prompt was looked for.
-    fn told_overlap(&self, asked: &Asked, worker: &Worker, slot: Slot) -> Option<Overlap> {
-        let looked = asked.looked.filter(|looked| looked.has_blocks())?;
-        Some(self.kv.overlap(looked, worker, worker.slot_of(slot.rank())))
-    }
-
-    /// What is said of a pool that is not there, or not yet.
-    pub(super) fn unknown_pool(&self, now: Timestamp) -> RouteReply {
-        if self.is_unsure(now, true) {
-            self.answer_nowhere(Outcome::Unsure, Act::Unsure.reason())
-        } else {
-            self.answer_nowhere(Outcome::UnknownPool, "unknown_pool")
-        }
-    }
-
-    fn answer_nowhere(&self, outcome: Outcome, reason: &'static str) -> RouteReply {
-        RouteReply::nowhere(outcome, self.moves.cursor(), self.epoch, reason)
     }
 }
 
