@@ -23,16 +23,17 @@ pub enum Surface {
 }
 
 impl Surface {
-    /// Of a request's path, its query left aside.
+    /// Of a request's path, its query left aside, and what a gateway puts before it.
     #[must_use]
     pub fn of(path: &str) -> Option<Self> {
-        match path.split('?').next().unwrap_or_default() {
-            "/v1/chat/completions" => Some(Self::Chat),
-            "/v1/completions" => Some(Self::Completions),
-            "/v1/messages" => Some(Self::Messages),
-            "/v1/responses" => Some(Self::Responses),
-            _ => None,
-        }
+        const BY_END: [(&str, Surface); 4] = [
+            ("/v1/chat/completions", Surface::Chat),
+            ("/v1/completions", Surface::Completions),
+            ("/v1/messages", Surface::Messages),
+            ("/v1/responses", Surface::Responses),
+        ];
+        let path = path.split('?').next().unwrap_or_default();
+        BY_END.iter().find(|(end, _)| path.ends_with(end)).map(|(_, surface)| *surface)
     }
 }
 

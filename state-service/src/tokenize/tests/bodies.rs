@@ -20,6 +20,11 @@ fn paths_name_surfaces() {
     assert_eq!(Surface::of("/v1/completions"), Some(Surface::Completions));
     assert_eq!(Surface::of("/v1/messages"), Some(Surface::Messages));
     assert_eq!(Surface::of("/v1/responses"), Some(Surface::Responses));
+    assert_eq!(
+        Surface::of("/gateway/openai/v1/completions"),
+        Some(Surface::Completions),
+        "as the filter reads it"
+    );
     for path in ["/v1/embeddings", "/v1/messages/count_tokens", "/v1/chat/completions/batch", "", "/tokenize"]
     {
         assert_eq!(Surface::of(path), None, "{path}");
