@@ -161,10 +161,14 @@ fn of_a_request_that_is_over_nothing_else_is_told() {
     let mut reports = quiet();
     let (begun, over) = (Entry::Prefilled { request: RequestId(7) }, Entry::Ended { request: RequestId(7) });
     reports.push(begun.clone());
-    assert_eq!(next(&mut reports, 100).unwrap().entries, [begun.clone()]);
+    assert_eq!(next(&mut reports, 100).unwrap().entries, std::slice::from_ref(&begun));
     reports.push(over.clone());
     reports.acknowledged();
-    assert_eq!(next(&mut reports, 200).unwrap().entries, [over.clone()], "what came first was heard");
+    assert_eq!(
+        next(&mut reports, 200).unwrap().entries,
+        std::slice::from_ref(&over),
+        "what came first was heard"
+    );
     reports.acknowledged();
     reports.push(begun);
     reports.push(over.clone());

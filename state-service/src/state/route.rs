@@ -10,7 +10,7 @@ use super::kv::Looked;
 use super::limits::OWNERS_MAX;
 use super::report::HoldEnd;
 use super::sessions::{Hold, Owner, Room, Session};
-use super::verdict::{Act, Bound, Fresh, Verdict};
+use super::verdict::{Act, Bound, Fresh, Loose, Verdict};
 use super::vms::VmId;
 use routing::block::Chain;
 use routing::contract::{Caller, Entry, Outcome, PoolInfo, PrefillAsk, RouteReply, RouteRequest, SessionRef};
@@ -163,7 +163,7 @@ impl State {
             (Act::AddRank(slot), Some(session)) => (self.add_rank(asked, session, slot), None),
             (Act::Join(_), Some(session)) => self.join(asked, session),
             (Act::Hold(slot, why), Some(session)) => self.hold(asked, session, slot, why),
-            (Act::Unpinned(_, why), _) => (self.count_loose(why), None),
+            (Act::Unpinned(_, why), _) => (self.go_loose(verdict.bound, why), None),
             (Act::Refused(refusal), _) => (self.count_refusal(refusal), None),
             (Act::NoWorker, _) => (self.count(|counters| &mut counters.route_no_worker), None),
             (Act::Unsure, _) => (self.count(|counters| &mut counters.route_unsure), None),
@@ -190,6 +190,12 @@ impl State {
         if was_bound {
             self.publish(session, record);
         }
+    }
+
+    /// A spilled turn is told of the binding that it leaves for once: its Envoy may know an older one, or none to release.
+    fn go_loose(&mut self, bound: Option<Bound>, why: Loose) -> Version {
+        let none = self.count_loose(why);
+        bound.filter(|_| why == Loose::Spilled).map_or(none, |bound| bound.version)
     }
 
     const fn go_on(&mut self, bound: Bound) -> Version {

@@ -50,7 +50,7 @@ fn s4_hard_and_overloaded_spill_serves_elsewhere_and_comes_home() {
                 route a r1 -> held w1 v1 least_loaded
                 commit a r1 -> Bound w1 v1 [holds_committed merge_inserted]
                 report A w1=10 w2=3 -> w1=10+0 w2=3+0 w3=0+0
-                route a r2 -> unpinned w3 v0 spilled
+                route a r2 -> unpinned w3 v1 spilled
                 show a -> Bound w1 v1
                 moves -> nothing
                 fail a r2 -> Bound w1 v1 [failed_late]
@@ -61,7 +61,7 @@ fn s4_hard_and_overloaded_spill_serves_elsewhere_and_comes_home() {
                 report A w1=10 -> w1=10+0 w2=0+0 w3=0+0
                 wait 1000s alive=A -> 1 sessions, 0 held, 1 vms
                 report A w1=10 -> w1=10+0 w2=0+0 w3=0+0
-                route a r4 -> unpinned w2 v0 spilled
+                route a r4 -> unpinned w2 v1 spilled
                 wait 1000s alive=A -> 1 sessions, 0 held, 1 vms
                 show a -> Bound w1 v1
             "#]],
@@ -156,7 +156,7 @@ fn s9_one_busy_rank_does_not_shut_its_worker_and_one_idle_rank_does_not_hide_it(
         commit conv-42 r2 -> Bound u1:6 v2 [holds_committed merge_inserted]
         route - r3 -> unpinned u1 v0 least_loaded
         report B u1:6=10 -> u1=10+1 u2=0+0
-        route conv-42 r4 -> unpinned u2:6 v0 spilled
+        route conv-42 r4 -> unpinned u2:6 v2 spilled
         route - r5 -> unpinned u2 v0 least_loaded
         report B u1=40 -> u1=40+1 u2=0+2
         route - r6 -> unpinned u2 v0 least_loaded
@@ -206,8 +206,8 @@ fn a_spilled_turn_meets_its_demands() {
             route a r1 require=z -> held w1 v1 least_loaded
             commit a r1 -> Bound w1 v1 [holds_committed merge_inserted]
             report A w1=10 w3=5 -> w1=10+0 w2=0+0 w3=5+0
-            route a r2 require=z -> unpinned w3 v0 spilled
-            route a r3 -> unpinned w2 v0 spilled
+            route a r2 require=z -> unpinned w3 v1 spilled
+            route a r3 -> unpinned w2 v1 spilled
             report A w1=10 w3=10 -> w1=10+0 w2=0+0 w3=10+0
             route a r4 require=z -> bound w1 v1 bound
         "#]],
