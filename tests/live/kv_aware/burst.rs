@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
 /// All at once; how many each slot served.
-async fn at_once(world: &World, asks: Vec<Ask>) -> (BTreeMap<Slot, usize>, Vec<Answer>) {
+pub(super) async fn at_once(world: &World, asks: Vec<Ask>) -> (BTreeMap<Slot, usize>, Vec<Answer>) {
     let mut turns = JoinSet::new();
     for ask in asks {
         let request = world.client().post(ask.path, ask.session.as_deref(), &ask.body);

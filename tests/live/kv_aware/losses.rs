@@ -1,5 +1,6 @@
 //! What goes away: a conversation's slot, the service, a prompt's end; and a bound turn that asks for nothing.
 
+use super::burst::at_once;
 use super::fleet::{Ask, all_heard, heard, idle, plan, start, words};
 use crate::support::{binding, state};
 use e2e::client::{CHAT, SESSION, Slot};
@@ -49,14 +50,15 @@ async fn a_conversation_whose_slot_died_goes_where_most_of_it_is() {
     let bound = binding(&world, "moving").await;
     assert_eq!((bound.worker, bound.rank), (others[1].clone(), Some(2)));
     world.service.kill();
-    let mut slots = BTreeSet::new();
-    for n in 0..40 {
-        let answer = Ask::chat(&json!([{"role": "user", "content": words(500 + n, 60)}])).send(&world).await;
-        assert_eq!(answer.said, None, "nobody could say it");
-        assert_ne!(answer.slot.worker, home);
-        slots.insert(answer.slot.worker);
+    // All at once: one after the other they might all find the same worker idle.
+    for name in &others {
+        world.engine(name).fault("slow=500", None).await.unwrap();
     }
-    assert_eq!(slots.len(), 2, "spread over what is left");
+    let alone = |n: u32| Ask::chat(&json!([{"role": "user", "content": words(500 + n, 60)}]));
+    let (served, answers) = at_once(&world, (0..40).map(alone).collect()).await;
+    assert!(answers.iter().all(|answer| answer.said.is_none()), "nobody could say it");
+    let workers: BTreeSet<&String> = served.keys().map(|slot| &slot.worker).collect();
+    assert_eq!(workers, others.iter().collect(), "spread over what is left: {served:?}");
     let turn = Ask::chat(&talk(6)).session("moving").send(&world).await;
     assert_eq!(turn.slot, Slot { worker: others[1].clone(), rank: Some(2) }, "it stays");
 }
