@@ -213,3 +213,19 @@ fn a_spilled_turn_meets_its_demands() {
         "#]],
     );
 }
+
+/// An Envoy that knows an older one forgets it, and one that knows none can release it.
+#[test]
+fn a_spilled_turn_is_told_the_version_of_its_binding() {
+    played(
+        world(|_| ()),
+        "route a r1; commit a r1; report A w1=10; route a r2@B; route - r3",
+        &expect![[r#"
+            route a r1 -> held w1 v1 least_loaded
+            commit a r1 -> Bound w1 v1 [holds_committed merge_inserted]
+            report A w1=10 -> w1=10+0 w2=0+0 w3=0+0
+            route a r2@B -> unpinned w3 v1 spilled
+            route - r3 -> unpinned w2 v0 least_loaded
+        "#]],
+    );
+}
