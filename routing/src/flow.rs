@@ -29,6 +29,7 @@ mod prompt;
 mod response;
 mod seek;
 mod select;
+mod spilled;
 mod spread;
 
 pub use effect::{Counter, Effect, Ignored, LocalReply, Next, PageChange};

@@ -160,6 +160,44 @@ fn a_last_turn_that_is_served_elsewhere_releases_its_home() {
     );
 }
 
+/// Nothing of it is in the page: the service says which binding ends.
+#[test]
+fn a_last_turn_that_the_service_serves_elsewhere_releases_what_it_is_told_of() {
+    check(
+        World::new(),
+        "head session=s x-session-final=1; route unpinned w0 rank 1 v3 reason spilled; answer 200; end; page s; report;
+         b: head session=t; b: route unpinned w0 rank 1 v4 reason spilled; b: answer 200; b: end; page t; report",
+        expect![[r#"
+            head session=s x-session-final=1 -> pause, ask
+            route unpinned w0 rank 1 v3 reason spilled -> #spilled, resume, to worker-w0 rank 1
+            answer 200 -> nothing
+            end -> put gone v3, #released, report now
+            page s -> gone v3
+            report -> [released v3] load []
+            b: head session=t -> pause, ask
+            b: route unpinned w0 rank 1 v4 reason spilled -> #spilled, resume, to worker-w0 rank 1
+            b: answer 200 -> nothing
+            b: end -> nothing
+            page t -> empty
+            report -> [] load []
+        "#]],
+    );
+    check(
+        World::split(),
+        "head session=s x-session-final=1; route unpinned wd0 rank 3 v3 reason spilled + unpinned wp1 rank 7 v4 reason spilled; answer 200; end; page s@decode; page s@prefill; report; load",
+        expect![[r#"
+            head session=s x-session-final=1 -> pause, ask + prefill r2
+            route unpinned wd0 rank 3 v3 reason spilled + unpinned wp1 rank 7 v4 reason spilled -> #spilled, resume, to worker-wd0 rank 3, prefill at 10.0.1.2:80 rank 3
+            answer 200 -> nothing
+            end -> put gone v3, #released, report now, put gone v4, #released, report now
+            page s@decode -> gone v3
+            page s@prefill -> gone v4
+            report -> [released v3, released v4] load []
+            load -> 0
+        "#]],
+    );
+}
+
 #[test]
 fn both_halves_of_a_split_pool_are_released() {
     check(

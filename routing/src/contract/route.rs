@@ -163,7 +163,8 @@ pub struct RouteReply {
     /// Other workers to try, best first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub alternates: Vec<WorkerId>,
-    /// Version of the binding, or the one a commit of the hold will give it.
+    /// Version of the binding, or the one a commit of the hold will give it; of a spilled turn, that of the binding it leaves
+    /// for once.
     #[serde(default)]
     pub version: Version,
     /// The hold, for `held`.

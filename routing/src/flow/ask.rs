@@ -5,6 +5,7 @@ use super::decide::found_now;
 use super::finish::{fail, record};
 use super::place::{self, Slot};
 use super::prompt::deadline;
+use super::spilled::{self, is_spilled};
 use super::spread::nobody_in_particular;
 use super::{
     Counter, Effect, Env, Head, Here, Ignored, LocalReply, Next, PageChange, Pending, Placement, RequestFlow,
@@ -25,9 +26,6 @@ pub(super) struct Question {
     /// How long the turn may wait for its overloaded slot.
     pub(super) wait: Millis,
 }
-
-/// The service's word for a bound turn that goes elsewhere this once.
-const SPILLED: &str = "spilled";
 
 impl Question {
     /// Where this session goes.
@@ -294,8 +292,8 @@ impl RequestFlow {
         // A move or another turn's placement overtook this answer: the page knows better.
         let newer = found_now(env, head, routing.session).filter(|record| record.version > reply.version);
         // A turn that is to go elsewhere this once does so, whatever the page says: it says the overloaded slot.
-        let spilled =
-            reply.outcome == Outcome::Unpinned && (routing.wait > Millis(0) || reply.reason == SPILLED);
+        let waited = reply.outcome == Outcome::Unpinned && routing.wait > Millis(0);
+        let spilled = waited || is_spilled(&reply);
         let newer = newer.filter(|_| !spilled);
         let routing = match self.follow(env, here, routing, newer, head, out) {
             ControlFlow::Break(next) => return next,
@@ -329,7 +327,7 @@ impl RequestFlow {
         let (why, certainty) = match reply.outcome {
             Outcome::Bound => (Counter::RoutedBound, Some(Certainty::Bound)),
             Outcome::Held => (Counter::RoutedHeld, Some(Certainty::Held)),
-            _ if reply.reason == SPILLED => (Counter::Spilled, None),
+            _ if is_spilled(reply) => (Counter::Spilled, None),
             _ => (Counter::RoutedUnpinned, None),
         };
         if let Some(certainty) = certainty {
@@ -344,7 +342,8 @@ impl RequestFlow {
             version: reply.version,
             cached: true,
         });
-        let spilled = routing.cached.filter(|_| why == Counter::Spilled).map(|record| record.version);
+        let cached = routing.cached.filter(|_| why == Counter::Spilled).map(|record| record.version);
+        let spilled = cached.max(spilled::version(reply));
         let version = if reply.outcome == Outcome::Bound { Some(reply.version) } else { spilled };
         self.place(env, here, Placement { session, slot, why, pending, version, exact }, head, out)
     }

@@ -9,6 +9,7 @@ use super::finish;
 use super::half::Half;
 use super::place::{self, Choice, Slot};
 use super::seek::{alone, bound, held, unkept};
+use super::spilled;
 use super::{
     Binding, Effect, Env, Head, Here, Next, PageChange, Pending, RequestFlow, Turn, named, reference, spread,
 };
@@ -248,7 +249,7 @@ fn as_told(
     let certainty = match told.outcome {
         Outcome::Held => Certainty::Held,
         Outcome::Bound => Certainty::Bound,
-        _ => return Half::loose(slot),
+        _ => return Half { ends: spilled::ends(here, session, told), ..Half::loose(slot) },
     };
     let record = finish::record(env, session, &slot, told.version, certainty);
     out.push(Effect::Page(PageChange::Put(record)));
