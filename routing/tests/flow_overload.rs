@@ -81,6 +81,49 @@ fn a_turn_waits_at_the_service_and_goes_home_or_elsewhere() {
     );
 }
 
+/// What the page has is older than the binding, so that the next turn must not ask for that slot again.
+#[test]
+fn a_turn_that_is_spilled_from_a_newer_binding_forgets_the_older_one() {
+    check(
+        on(OnOverload::Wait),
+        "overload w1 5; head session=session-1; route unpinned w0 rank 1 v3 reason spilled; end; page session-1;
+         b: head session=session-1; b: route unpinned w0 rank 1 v4 reason spilled; b: answer 200; b: end; page session-1; clear w1;
+         c: head session=session-1; c: route bound w2 v4; c: end; page session-1; report",
+        expect![[r#"
+            head session=session-1 -> pause, ask cached w1/5 v3 wait 2000
+            route unpinned w0 rank 1 v3 reason spilled -> #spilled, resume, to worker-w0 rank 1
+            end -> nothing
+            page session-1 -> bound w1/5 v3
+            b: head session=session-1 -> pause, ask cached w1/5 v3 wait 2000
+            b: route unpinned w0 rank 1 v4 reason spilled -> put gone v3, #spilled, resume, to worker-w0 rank 1
+            b: answer 200 -> nothing
+            b: end -> nothing
+            page session-1 -> gone v3
+            c: head session=session-1 -> pause, ask
+            c: route bound w2 v4 -> put bound w2 v4, #routed_bound, resume, to worker-w2
+            c: end -> nothing
+            page session-1 -> bound w2 v4
+            report -> [] load []
+        "#]],
+    );
+    check(
+        World::split(),
+        "head session=s; route bound wd0 rank 3 v1 + bound wp1 rank 7 v2; end; generation 4;
+         head session=s; route unpinned wd1 v3 reason spilled + unpinned wp0 v4 reason spilled; page s@decode; page s@prefill; end; report",
+        expect![[r#"
+            head session=s -> pause, ask + prefill r2
+            route bound wd0 rank 3 v1 + bound wp1 rank 7 v2 -> put bound wp1/7 v2, put bound wd0/3 v1, #routed_bound, resume, to worker-wd0 rank 3, prefill at 10.0.1.2:80 rank 3
+            end -> nothing
+            head session=s -> pause, ask cached wd0/3 v1 + prefill r4 cached wp1/7 v2
+            route unpinned wd1 v3 reason spilled + unpinned wp0 v4 reason spilled -> put gone v2, put gone v1, #spilled, resume, to worker-wd1 rank 7, prefill at 10.0.1.1:80 rank 3
+            page s@decode -> gone v1
+            page s@prefill -> gone v2
+            end -> nothing
+            report -> [] load []
+        "#]],
+    );
+}
+
 #[test]
 fn a_turn_that_waits_in_vain_or_cannot_ask_is_spilled_here() {
     check(

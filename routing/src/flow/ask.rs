@@ -290,7 +290,9 @@ impl RequestFlow {
             return self.late_or_alone(env, here, routing, head, out);
         };
         // A move or another turn's placement overtook this answer: the page knows better.
-        let newer = found_now(env, head, routing.session).filter(|record| record.version > reply.version);
+        let found = found_now(env, head, routing.session);
+        spilled::forget_older(found, &reply, out);
+        let newer = found.filter(|record| record.version > reply.version);
         // A turn that is to go elsewhere this once does so, whatever the page says: it says the overloaded slot.
         let waited = reply.outcome == Outcome::Unpinned && routing.wait > Millis(0);
         let spilled = waited || is_spilled(&reply);

@@ -139,6 +139,7 @@ impl RequestFlow {
         let overtaken = told.is_some_and(|told| found.is_some_and(|found| found.version > told.version));
         let slot = told.filter(|_| !overtaken).and_then(|told| target(half, told, session));
         if let Some((told, slot)) = told.zip(slot) {
+            spilled::forget_older(found, told, out);
             self.prefill = Some(as_told(env, half, (session, wanted.request), told, slot, out));
             return Ok(());
         }
