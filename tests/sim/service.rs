@@ -201,7 +201,11 @@ impl World {
         }
         let draw = self.rng.next();
         let alias = body.alias;
-        let dry = body.dry_run.then(|| self.look_at(&body));
+        let dry = body.dry_run.then(|| {
+            // Any command ends waits whose time is up, and a wait may end in the very ms of a dry run: first what is due anyway.
+            self.apply(Command::Due);
+            self.look_at(&body)
+        });
         let asked = self.spoil_demands(body);
         let prompt = self.blocks_of(&asked);
         match self.apply_for(Some((request, call)), Command::Route { request: asked.clone(), prompt, draw }) {
