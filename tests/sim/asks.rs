@@ -191,16 +191,29 @@ impl World {
     }
 
     /// Its client said that this turn was the last, and the filter took it so.
-    pub(crate) fn session_ended(&mut self, session: usize) {
+    pub(crate) fn session_ended(&mut self, session: usize, envoy: usize) {
         self.fired.count(Fault::LastTurn);
+        let stays = self.has_moved_on(session, envoy);
         let state = &mut self.sessions[session];
         let goes_on = state.turns_left > 0 || state.open > 1;
         state.landings.clear();
         state.prefill_landings.clear();
-        state.ended = true;
+        state.ended = !stays;
         if goes_on {
             self.cost(session, Cost::Ended);
         }
+    }
+
+    /// What ends is the binding that the last turn ran on. One that moved before this Envoy heard of it is another, and stays by
+    /// design until it is idle: the service ignores a release of an older version.
+    fn has_moved_on(&self, session: usize, envoy: usize) -> bool {
+        use state_service::state::SessionState;
+        let Some(id) = self.sessions[session].id else { return false };
+        let released = self.envoys[envoy].shared.record(id);
+        let released = released.filter(|record| record.certainty == routing::page::Certainty::Gone);
+        let bound = self.service.state.session(self.service_now(), id);
+        let bound = bound.filter(|view| view.state == SessionState::Bound);
+        bound.zip(released).is_some_and(|(bound, released)| bound.version > released.version)
     }
 
     /// Once quiet: what its client ended is bound no more, unless a turn came after it.
