@@ -7,7 +7,7 @@ use crate::request::Request;
 use crate::worker::{TOLERATES, Worker};
 use crate::world::World;
 use routing::contract::WorkerState;
-use routing::flow::Counter;
+use routing::flow::{Counter, PageChange};
 use routing::header;
 
 /// What a request demands of its worker.
@@ -191,9 +191,10 @@ impl World {
     }
 
     /// Its client said that this turn was the last, and the filter took it so.
-    pub(crate) fn session_ended(&mut self, session: usize, envoy: usize) {
+    pub(crate) fn session_ended(&mut self, request: &Request) {
         self.fired.count(Fault::LastTurn);
-        let stays = self.has_moved_on(session, envoy);
+        let session = request.session;
+        let stays = self.has_moved_on(request);
         let state = &mut self.sessions[session];
         let goes_on = state.turns_left > 0 || state.open > 1;
         state.landings.clear();
@@ -204,16 +205,24 @@ impl World {
         }
     }
 
+    /// Which binding a last turn releases, of its own half.
+    pub(crate) fn note_release(&self, request: &mut Request, change: &PageChange) {
+        if let PageChange::Put(record) = change
+            && record.certainty == routing::page::Certainty::Gone
+            && self.sessions[request.session].id == Some(record.id)
+        {
+            request.released = Some(record.version);
+        }
+    }
+
     /// What ends is the binding that the last turn ran on. One that moved before this Envoy heard of it is another, and stays by
     /// design until it is idle: the service ignores a release of an older version.
-    fn has_moved_on(&self, session: usize, envoy: usize) -> bool {
+    fn has_moved_on(&self, request: &Request) -> bool {
         use state_service::state::SessionState;
-        let Some(id) = self.sessions[session].id else { return false };
-        let released = self.envoys[envoy].shared.record(id);
-        let released = released.filter(|record| record.certainty == routing::page::Certainty::Gone);
-        let bound = self.service.state.session(self.service_now(), id);
+        let id = self.sessions[request.session].id;
+        let bound = id.and_then(|id| self.service.state.session(self.service_now(), id));
         let bound = bound.filter(|view| view.state == SessionState::Bound);
-        bound.zip(released).is_some_and(|(bound, released)| bound.version > released.version)
+        bound.zip(request.released).is_some_and(|(bound, released)| bound.version > released)
     }
 
     /// Once quiet: what its client ended is bound no more, unless a turn came after it.

@@ -23,7 +23,7 @@ impl World {
             C::SessionHash | C::SessionKeyMissing | C::AffinityOff | C::Named | C::Spilled => {
                 self.placed(request, counter);
             }
-            C::Released => self.session_ended(request.session, request.at.envoy),
+            C::Released => self.session_ended(request),
             C::Committed | C::BreakerOpen | C::RouteFailed(_) | C::ExactRefused | C::StreamBroken => {}
             C::ClusterMissing if request.outran => {}
             C::RolledBack => self.cost(request.session, Cost::RolledBack),

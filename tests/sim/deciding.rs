@@ -85,7 +85,10 @@ impl World {
                 Effect::RemoveHeader(name) => drop(request.headers.remove(&*name)),
                 Effect::Note(text) => request.note = Some(text),
                 Effect::Count(counter) => self.count(request, counter),
-                Effect::Page(change) => self.change_page(request.at.envoy, &change),
+                Effect::Page(change) => {
+                    self.note_release(request, &change);
+                    self.change_page(request.at.envoy, &change);
+                }
                 Effect::Route { request: body, timeout } => {
                     request.routes += 1;
                     self.question(request, &body);

@@ -6,7 +6,7 @@ use crate::world::VmAt;
 use routing::attempt::Attempt;
 use routing::flow::{Counter, Head, RequestFlow};
 use routing::header;
-use routing::id::{SessionId, WorkerId};
+use routing::id::{SessionId, Version, WorkerId};
 use routing::session::RequestView;
 use std::collections::BTreeMap;
 
@@ -84,6 +84,8 @@ pub(crate) struct Request {
     pub(crate) prefill_loose: bool,
     /// That half counts as load.
     pub(crate) prefilling: bool,
+    /// The binding that it released as the last turn, by its version.
+    pub(crate) released: Option<Version>,
 }
 
 impl Request {
@@ -134,6 +136,7 @@ impl Request {
             prefill: None,
             prefill_loose: false,
             prefilling: false,
+            released: None,
         }
     }
 }
