@@ -49,7 +49,10 @@ impl World {
                 envoy.vms.iter().all(all)
             };
             let under_way = self.sessions[n].open > 0 || !self.envoys.iter().all(told);
-            if self.sessions[n].begun && (under_way || !ids.iter().all(|id| self.is_kept(*id))) {
+            // A release dies with the service: an Envoy that had not heard of it tells the next one of the old binding.
+            let comes_back = self.sessions[n].ended && ids.iter().any(|id| self.is_kept(*id));
+            if self.sessions[n].begun && (comes_back || under_way || !ids.iter().all(|id| self.is_kept(*id)))
+            {
                 self.cost(n, Cost::Restarted);
             }
         }
