@@ -224,8 +224,8 @@ fn a_spilled_turn_is_told_the_version_of_its_binding() {
             route a r1 -> held w1 v1 least_loaded
             commit a r1 -> Bound w1 v1 [holds_committed merge_inserted]
             report A w1=10 -> w1=10+0 w2=0+0 w3=0+0
-            route a r2@B -> unpinned w3 v1 spilled
-            route - r3 -> unpinned w2 v0 least_loaded
+            route a r2@B -> unpinned w2 v1 spilled
+            route - r3 -> unpinned w3 v0 least_loaded
         "#]],
     );
 }
