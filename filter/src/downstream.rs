@@ -30,6 +30,8 @@ pub(crate) struct Downstream {
     wants_answer_body: bool,
     /// When the answer's head came.
     answered: Option<Timestamp>,
+    /// Its headers, while its body is being read.
+    headers: Option<Vec<u8>>,
 }
 
 /// What holds the request back. Nothing, while one of its callbacks runs: there the callback's answer stops it.
@@ -52,6 +54,7 @@ impl Downstream {
             hold: Hold::Nothing,
             wants_answer_body: false,
             answered: None,
+            headers: None,
         }
     }
 
@@ -115,13 +118,18 @@ impl Downstream {
     /// The body of a request that wants it, as far as it came.
     fn body(&mut self, chunk: &[u8], end: bool) -> Next {
         vm::with(|shared| shared.waits.saw_body(self.id, host::now()));
-        let (next, effects) = self.step(|flow, env, out| flow.body(env, &LIVE, chunk, end, out));
+        let live = Live::body(self.headers.take());
+        let (next, effects) = self.step(|flow, env, out| flow.body(env, &live, chunk, end, out));
+        if next == Some(Next::Read) {
+            self.headers = live.into_headers();
+        }
         self.run(effects, next.unwrap_or(Next::Continue))
     }
 
     /// Its body does not come, or must not be waited for.
     fn body_missing(&mut self) -> Next {
-        let (next, effects) = self.step(|flow, env, out| flow.body_missing(env, &LIVE, out));
+        let live = Live::body(self.headers.take());
+        let (next, effects) = self.step(|flow, env, out| flow.body_missing(env, &live, out));
         self.run(effects, next.unwrap_or(Next::Continue))
     }
 
@@ -205,6 +213,9 @@ impl HttpContext for Downstream {
         let live = Live::head(!end);
         let (next, effects) = self.step(|flow, env, out| flow.head(env, &live, out));
         let mut next = self.run(effects, next.unwrap_or(Next::Continue));
+        if next == Next::Read {
+            self.headers = live.into_headers();
+        }
         if next == Next::Read && !self.may_wait() {
             next = self.body_missing();
         }

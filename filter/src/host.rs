@@ -11,6 +11,7 @@ pub(crate) use metric::{counter, gauge, increment, metric_value, record};
 
 use routing::flow::LocalReply;
 use routing::header::http;
+use routing::pairs;
 use routing::time::Timestamp;
 
 const OK: u32 = 0;
@@ -236,7 +237,7 @@ pub(crate) fn answer(reply: &LocalReply) {
 
 /// Headers are (name, value) pairs.
 fn respond(status: u32, headers: &[(&str, &str)], body: &[u8]) {
-    let headers = pairs(headers);
+    let headers = pairs::write(headers);
     // SAFETY: all slices live through the call.
     let _ = unsafe {
         proxy_send_local_response(
@@ -250,23 +251,4 @@ fn respond(status: u32, headers: &[(&str, &str)], body: &[u8]) {
             -1,
         )
     };
-}
-
-/// A header map as the ABI wants it: count, sizes, then NUL-ended texts.
-fn pairs(headers: &[(&str, &str)]) -> Vec<u8> {
-    let mut out = Vec::new();
-    let size =
-        |n: usize, out: &mut Vec<u8>| out.extend_from_slice(&u32::try_from(n).unwrap_or(0).to_le_bytes());
-    size(headers.len(), &mut out);
-    for (name, value) in headers {
-        size(name.len(), &mut out);
-        size(value.len(), &mut out);
-    }
-    for (name, value) in headers {
-        for text in [name, value] {
-            out.extend_from_slice(text.as_bytes());
-            out.push(0);
-        }
-    }
-    out
 }

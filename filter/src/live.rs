@@ -26,6 +26,16 @@ impl Live {
     pub(crate) fn head(body_follows: bool) -> Self {
         Self { body_follows, headers: host::request_headers() }
     }
+
+    /// In its body, with the headers that its head had.
+    pub(crate) const fn body(headers: Option<Vec<u8>>) -> Self {
+        Self { body_follows: false, headers }
+    }
+
+    /// The headers, for the body.
+    pub(crate) fn into_headers(self) -> Option<Vec<u8>> {
+        self.headers
+    }
 }
 
 impl RequestView for Live {

@@ -32,6 +32,26 @@ impl<'a> Pairs<'a> {
     }
 }
 
+/// The same for headers that we send. What is longer than the format has room for (there is none) becomes empty.
+#[must_use]
+pub fn write(headers: &[(&str, &str)]) -> Vec<u8> {
+    let mut out = Vec::new();
+    let size =
+        |n: usize, out: &mut Vec<u8>| out.extend_from_slice(&u32::try_from(n).unwrap_or(0).to_le_bytes());
+    size(headers.len(), &mut out);
+    for (name, value) in headers {
+        size(name.len(), &mut out);
+        size(value.len(), &mut out);
+    }
+    for (name, value) in headers {
+        for text in [name, value] {
+            out.extend_from_slice(text.as_bytes());
+            out.push(0);
+        }
+    }
+    out
+}
+
 fn word(bytes: &[u8]) -> Option<(usize, &[u8])> {
     let (word, rest) = bytes.split_first_chunk::<WORD>()?;
     Some((usize::try_from(u32::from_le_bytes(*word)).ok()?, rest))
@@ -39,31 +59,23 @@ fn word(bytes: &[u8]) -> Option<(usize, &[u8])> {
 
 #[cfg(test)]
 mod tests {
-    use super::Pairs;
-
-    fn pairs(of: &[(&str, &str)]) -> Vec<u8> {
-        let size = |text: &str| u32::try_from(text.len()).unwrap().to_le_bytes();
-        let mut bytes = u32::try_from(of.len()).unwrap().to_le_bytes().to_vec();
-        of.iter().for_each(|(name, value)| bytes.extend([size(name), size(value)].concat()));
-        of.iter().for_each(|(name, value)| bytes.extend(format!("{name}\0{value}\0").bytes()));
-        bytes
-    }
+    use super::{Pairs, write};
 
     #[test]
     fn the_first_value_of_a_name() {
-        let bytes = pairs(&[(":path", "/v1"), ("x-a", ""), ("x-b", "1"), ("x-b", "2"), ("x-bc", "3")]);
+        let bytes = write(&[(":path", "/v1"), ("x-a", ""), ("x-b", "1"), ("x-b", "2"), ("x-bc", "3")]);
         let get = |name| Pairs(&bytes).get(name);
         assert_eq!(get(":path"), Some(&b"/v1"[..]));
         assert_eq!(get("x-a"), Some(&b""[..]), "empty is there");
         assert_eq!(get("x-b"), Some(&b"1"[..]), "as Envoy has it");
         assert_eq!(get("x-bc"), Some(&b"3"[..]));
         assert_eq!((get("x"), get("x-c"), get("")), (None, None, None));
-        assert_eq!(Pairs(&pairs(&[])).get("x"), None);
+        assert_eq!(Pairs(&write(&[])).get("x"), None);
     }
 
     #[test]
     fn what_does_not_fit_is_not_there() {
-        let bytes = pairs(&[("x-a", "1"), ("x-b", "2")]);
+        let bytes = write(&[("x-a", "1"), ("x-b", "2")]);
         for cut in 0..bytes.len() - 2 {
             assert_eq!(Pairs(&bytes[..cut]).get("x-b"), None, "cut at {cut}");
         }
