@@ -1,7 +1,7 @@
 //! What is explained is what is done: the answer of `POST /v1/explain` about a request, and then the request itself.
 
 use e2e::client::{CHAT, SESSION, Slot, send};
-use e2e::{EngineSpec, Steering, World, WorldPlan};
+use e2e::{EngineSpec, Steering, World, WorldPlan, wait_for};
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -114,6 +114,12 @@ async fn bound(
 #[tokio::test]
 async fn an_explanation_changes_nothing() {
     let world = world("least_loaded", &json!({})).await;
+    // What came before is reported within a tick.
+    wait_for("every hold to be committed", async || {
+        (world.service.metric("rankpin_holds", &[]).await.ok()? == 0.0).then_some(())
+    })
+    .await
+    .unwrap();
     let sessions = world.service.metric("rankpin_sessions", &[]).await.unwrap();
     for n in 0..20 {
         explain(&world, &Value::Null, &request(n)).await;
