@@ -218,6 +218,13 @@ struct Placement {
     exact: bool,
 }
 
+impl Placement {
+    /// Of a turn that belongs to no session.
+    const fn loose(slot: Slot, why: Counter) -> Self {
+        Self { session: None, slot, why, pending: None, version: None, exact: false }
+    }
+}
+
 /// The machine of one request.
 #[derive(Debug)]
 pub struct RequestFlow {

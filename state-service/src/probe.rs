@@ -3,7 +3,7 @@
 //! One task an endpoint, so one probe of it at a time. When the state says that connections to a worker fail, its endpoints
 //! are asked at once and often, each until it answers well or its worker is down.
 
-use crate::keepers::Keepers;
+use crate::keepers::{self, Keepers};
 use crate::service::Service;
 use routing::id::WorkerId;
 use rustix::io::Errno;
@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::sync::{Notify, Semaphore};
-use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
+use tokio::time::{sleep, timeout};
 
 /// A worker that has not answered by then counts as failed: a hung one accepts and says nothing.
 pub const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
@@ -23,8 +23,6 @@ const PROBES_MAX: usize = 256;
 const BODY_BYTES_MAX: usize = 64 << 10;
 /// Between two probes of an endpoint in doubt; no endpoint is asked more often than this.
 const HURRY: Duration = Duration::from_millis(100);
-/// Tasks are compared with the declared workers at least this often, so that one that died is started again.
-const RECONCILE: Duration = Duration::from_secs(5);
 
 /// One endpoint to ask.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -70,8 +68,7 @@ pub async fn run(service: Arc<Service>, interval_ms: u64) -> Result<(), reqwest:
     let mut members = prober.service.members_changed();
     let mut asking = Asking::default();
     let mut alarms = prober.service.alarms();
-    let mut regularly = interval(RECONCILE);
-    regularly.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut regularly = keepers::regularly();
     loop {
         tokio::select! {
             _ = regularly.tick() => reconcile(&prober, &mut asking),

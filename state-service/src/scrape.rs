@@ -11,7 +11,7 @@ mod tests;
 
 pub use read::{Gauges, Ranks, Reader};
 
-use crate::keepers::Keepers;
+use crate::keepers;
 use crate::probe;
 use crate::service::Service;
 use routing::contract::Engine;
@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::Semaphore;
-use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
+use tokio::time::{sleep, timeout};
 
 /// An answer that is not whole by then is none.
 pub const SCRAPE_TIMEOUT: Duration = Duration::from_secs(1);
@@ -30,8 +30,6 @@ const SCRAPES_MAX: usize = 64;
 const BACK_OFF: Duration = Duration::from_secs(10);
 /// Doublings of the pause of an endpoint that does not answer; more would pass any [`BACK_OFF`].
 const DOUBLINGS_MAX: u32 = 14;
-/// Tasks are compared with the declared workers at least this often, so that one that died is started again.
-const RECONCILE: Duration = Duration::from_secs(5);
 
 /// One endpoint to scrape.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -106,20 +104,10 @@ pub async fn run(service: Arc<Service>, interval_ms: u64) -> Result<(), reqwest:
     let scraper =
         Scraper { client: probe::client()?, places: Semaphore::new(SCRAPES_MAX), interval_ms, service };
     let scraper = Arc::new(scraper);
-    let mut members = scraper.service.members_changed();
-    let mut keepers = Keepers::default();
-    let mut regularly = interval(RECONCILE);
-    regularly.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    loop {
-        tokio::select! {
-            _ = regularly.tick() => {}
-            // The sender lives as long as `scraper`.
-            _ = members.changed() => {}
-        }
-        keepers.settle(&scraper.service.scrape_targets(), |target| {
-            (Arc::clone(&scraper).keep_scraping(target), ())
-        });
-    }
+    let service = &scraper.service;
+    let start = |target| Arc::clone(&scraper).keep_scraping(target);
+    keepers::follow(service.members_changed(), || service.scrape_targets(), start).await;
+    Ok(())
 }
 
 impl Scraper {

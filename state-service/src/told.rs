@@ -5,14 +5,14 @@
 mod read;
 
 use crate::declare::{Address, Told};
-use crate::keepers::Keepers;
+use crate::keepers;
 use crate::probe;
 use crate::service::Service;
 use read::Answers;
 use routing::id::WorkerId;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
+use tokio::time::{sleep, timeout};
 
 /// An answer that is not whole by then is none.
 const ASK_TIMEOUT: Duration = Duration::from_secs(2);
@@ -23,8 +23,6 @@ const ASK_AGAIN: Duration = Duration::from_secs(10);
 /// The first and the longest pause before another round to one that did not.
 const ASK_FIRST: Duration = Duration::from_millis(250);
 const ASK_PAUSE_MAX: Duration = Duration::from_secs(5);
-/// Tasks are compared with the declared workers at least this often, so that one that died is started again.
-const RECONCILE: Duration = Duration::from_secs(5);
 
 /// One engine to ask.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -43,19 +41,9 @@ pub struct Asked {
 /// When no HTTP client can be made.
 pub async fn run(service: Arc<Service>) -> Result<(), reqwest::Error> {
     let client = probe::client()?;
-    let mut members = service.members_changed();
-    let mut keepers = Keepers::default();
-    let mut regularly = interval(RECONCILE);
-    regularly.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    loop {
-        tokio::select! {
-            _ = regularly.tick() => {}
-            // The sender lives as long as `service`.
-            _ = members.changed() => {}
-        }
-        keepers
-            .settle(&service.asked(), |asked| (keep_asking(Arc::clone(&service), client.clone(), asked), ()));
-    }
+    let start = |asked| keep_asking(Arc::clone(&service), client.clone(), asked);
+    keepers::follow(service.members_changed(), || service.asked(), start).await;
+    Ok(())
 }
 
 async fn keep_asking(service: Arc<Service>, client: reqwest::Client, asked: Asked) {

@@ -1,6 +1,5 @@
 //! The prompt of a question: what a pool looks for among what its engines cache.
 
-use crate::block::{BlockHash, Chain};
 use serde::{Deserialize, Serialize};
 
 /// Most token ids or block hashes in one question.
@@ -39,14 +38,6 @@ pub enum Prompt {
         /// Tokens of the prompt, those past the last full block included.
         tokens: u32,
     },
-}
-
-impl Prompt {
-    /// The blocks that it names itself.
-    #[must_use]
-    pub fn chain(hashes: &[u64], block_size: u32, tokens: u32) -> Chain {
-        Chain { hashes: hashes.iter().copied().map(BlockHash).collect(), block_size, tokens }
-    }
 }
 
 /// How much of a prompt is cached where its request goes.

@@ -49,9 +49,7 @@ impl RequestFlow {
                 if let Err(why) = self.prefill_alone(env, here, head, out) {
                     return self.refuse_prefill(why, out);
                 }
-                let placement =
-                    Placement { session: None, slot, why, pending: None, version: None, exact: false };
-                self.place(env, here, placement, head, out)
+                self.place(env, here, Placement::loose(slot, why), head, out)
             }
             Err(nobody) => self.nobody(here, nobody, out),
         }
@@ -111,9 +109,7 @@ impl RequestFlow {
             return self.refuse_by(Phase::Prefill, why, out);
         }
         self.note_overlap(reply.overlap);
-        let why = Counter::RoutedUnpinned;
-        let placement = Placement { session: None, slot, why, pending: None, version: None, exact: false };
-        self.place(env, here, placement, head, out)
+        self.place(env, here, Placement::loose(slot, Counter::RoutedUnpinned), head, out)
     }
 }
 

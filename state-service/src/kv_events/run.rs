@@ -10,7 +10,7 @@ use super::poll;
 use super::subscriber::{Shared, Source, keep};
 use crate::declare::Host;
 use crate::declare::kv_events::KvAt;
-use crate::keepers::Keepers;
+use crate::keepers::{self, Keepers};
 use crate::probe;
 use crate::service::Service;
 use crate::state::kv_stream::Link;
@@ -21,7 +21,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::broadcast;
-use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
+use tokio::time::{sleep, timeout};
 
 /// An answer that is not whole by then is none.
 const ASK_TIMEOUT: Duration = Duration::from_secs(2);
@@ -32,8 +32,6 @@ const ASK_GONE: Duration = Duration::from_secs(2);
 /// The first and the longest pause between questions to one that did not.
 const ASK_FIRST: Duration = Duration::from_millis(500);
 const ASK_PAUSE_MAX: Duration = Duration::from_secs(15);
-/// Tasks are compared with the declared workers at least this often, so that one that died is started again.
-const RECONCILE: Duration = Duration::from_secs(5);
 
 /// One endpoint whose ranks' events are wanted.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -88,18 +86,10 @@ pub async fn run(service: Arc<Service>) -> Result<(), RunError> {
     let sink = Arc::clone(&service) as Arc<dyn Sink>;
     let shared = Shared::start(sink, Arc::clone(&service.kv_hub))?;
     let runner = Arc::new(Runner { client: probe::client()?, shared, service });
-    let mut members = runner.service.members_changed();
-    let mut keepers = Keepers::default();
-    let mut regularly = interval(RECONCILE);
-    regularly.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    loop {
-        tokio::select! {
-            _ = regularly.tick() => {}
-            // The sender lives as long as `runner`.
-            _ = members.changed() => {}
-        }
-        keepers.settle(&runner.service.kv_wanted(), |wanted| (Arc::clone(&runner).listen(wanted), ()));
-    }
+    let service = &runner.service;
+    let start = |wanted| Arc::clone(&runner).listen(wanted);
+    keepers::follow(service.members_changed(), || service.kv_wanted(), start).await;
+    Ok(())
 }
 
 /// The subscriptions of one endpoint.

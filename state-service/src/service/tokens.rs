@@ -11,7 +11,7 @@ use crate::state::Worker;
 use crate::tokenize::threads::Threads;
 use crate::tokenize::{Ask, Reason, Surface, Tokenizer, system_clock};
 use axum::http::StatusCode;
-use routing::block::{Chain, Namespace};
+use routing::block::{BlockHash, Chain, Namespace};
 use routing::contract::{PROMPT_TOKENS_MAX, Prompt, RouteRequest};
 use routing::id::PoolName;
 use routing::json::{Paths, Reader};
@@ -125,7 +125,9 @@ impl Service {
         check_length(&prompt)?;
         let facts = self.facts(pool);
         let chain = match prompt {
-            Prompt::Blocks { hashes, block_size, tokens } => Prompt::chain(&hashes, block_size, tokens),
+            Prompt::Blocks { hashes, block_size, tokens } => {
+                Chain { hashes: hashes.into_iter().map(BlockHash).collect(), block_size, tokens }
+            }
             Prompt::Tokens { ids, lora, salt } => {
                 let namespace = Namespace { lora: lora.as_deref(), salt: salt.as_deref() };
                 Chain::of(namespace, facts.block_size, &ids)
