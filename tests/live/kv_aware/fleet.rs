@@ -73,11 +73,18 @@ pub(super) async fn all_heard(world: &World) {
 
 /// Until the service has heard of the end of every request: what still counts as load is weighed against what is cached.
 pub(super) async fn idle(world: &World) {
+    idle_but(world, None).await;
+}
+
+/// The same of all slots but one, of which an engine says that it is busy.
+pub(super) async fn idle_but(world: &World, busy: Option<&Slot>) {
     for engine in &world.engines {
         let path = format!("/v1/workers/{}", engine.name());
+        let busy = busy.filter(|slot| slot.worker == engine.name()).map(|slot| json!(slot.rank));
         wait_for(&format!("{} to be idle", engine.name()), async || {
             let said = world.service.call("GET", &path, None).await.ok()?;
-            said.body["slots"].as_array()?.iter().all(|slot| slot["load"] == 0).then_some(())
+            let mut slots = said.body["slots"].as_array()?.iter();
+            slots.all(|slot| slot["load"] == 0 || Some(&slot["rank"]) == busy.as_ref()).then_some(())
         })
         .await
         .unwrap();
