@@ -180,6 +180,7 @@ impl Service {
             | Reply::Declared(_)
             | Reply::Route(_)
             | Reply::Reserved(_)
+            | Reply::Applied(_)
             | Reply::Later(_) => None,
         }
     }
@@ -315,6 +316,7 @@ fn not_an_answer(reply: Reply) -> Problem {
         | Reply::Route(_)
         | Reply::Reserved(_)
         | Reply::Later(_)
+        | Reply::Applied(_)
         | Reply::Watch(_) => {
             tracing::error!("the state gave the answer to another question");
             Problem::internal("an unexpected condition; see the service's log")

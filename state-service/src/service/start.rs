@@ -112,6 +112,7 @@ impl Service {
             | Reply::Route(_)
             | Reply::Reserved(_)
             | Reply::Later(_)
+            | Reply::Applied(_)
             | Reply::Watch(_) => Ok(()),
         }
     }

@@ -177,6 +177,7 @@ impl Service {
             ("nodes", sizes.nodes),
             ("moves", sizes.moves),
             ("parked", sizes.parked),
+            ("journal", sizes.journal),
             ("waiting", sizes.waiting),
         ] {
             text.single(&format!("rankpin_{name}"), "gauge", "How many there are now.", size);

@@ -3,6 +3,7 @@
 use super::error::StateError;
 use super::gauges::SlotGauges;
 use super::kv_stream::{Attempt, Input, Link};
+use super::replicated::{Binding, Outcome};
 use crate::declare::{Address, Told, WorkerSpec};
 use routing::block::Chain;
 use routing::contract::{
@@ -118,6 +119,20 @@ pub enum Command {
     Report(Report),
     /// An Envoy uploads the bindings it has cached.
     Pages(PageUpload),
+    /// The declaration of a worker has a number among all it ever had, the same for all replicas.
+    Generation {
+        /// The worker.
+        worker: WorkerId,
+        /// Its number, > 0.
+        generation: u64,
+    },
+    /// What another writer, a replica or a host, knows of sessions.
+    Apply {
+        /// Who: not 0. It is not told of its own changes.
+        writer: u64,
+        /// What.
+        bindings: Vec<Binding>,
+    },
     /// There was an earlier life: its traces are on disk.
     EarlierLife {
         /// Every worker it had is declared again by now.
@@ -221,6 +236,8 @@ pub enum Reply {
     Reserved(Reserved),
     /// The same is answered by an [`Effect::Answer`] of a later command.
     Later(Later),
+    /// Answer to [`Command::Apply`]: one of each, in order.
+    Applied(Vec<Outcome>),
     /// Answer to [`Command::Watch`]; `None`: nothing new yet, ask again on [`Effect::Changed`].
     Watch(Option<Box<WatchReply>>),
 }

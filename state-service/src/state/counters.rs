@@ -193,6 +193,14 @@ counters! {
     upload_expired,
     /// Uploaded bindings whose worker was not declared (yet).
     upload_parked,
+    /// Bindings applied for other writers that changed what was known.
+    applied,
+    /// The same that were known already, or older than what is known.
+    applied_old,
+    /// The same parked: their slot is not declared yet.
+    applied_parked,
+    /// The same refused: over already, of a pool that pins nothing, of an impossible version, or without room.
+    applied_rejected,
     /// Parked bindings whose worker was declared.
     unparked,
     /// Parked bindings forgotten for want of room.

@@ -74,8 +74,8 @@ impl State {
         self.workers.touch_all(&id);
         if declared == Declared::Created {
             self.settling.declared(now);
-            self.unpark(now, hash);
         }
+        self.unpark(now, hash);
         self.drop_empty_pools();
         self.fleet_stale = true;
         out.extend([Effect::PersistWorkers, Effect::WorkerUp(id)]);
@@ -243,7 +243,7 @@ impl State {
         true
     }
 
-    fn worker_mut(&mut self, id: &WorkerId) -> Result<&mut Worker, StateError> {
+    pub(super) fn worker_mut(&mut self, id: &WorkerId) -> Result<&mut Worker, StateError> {
         self.workers.by_id_mut(id).ok_or_else(|| StateError::UnknownWorker { id: id.clone() })
     }
 
@@ -299,6 +299,7 @@ fn status(worker: &Worker, now: Timestamp) -> WorkerStatus {
 /// What a new declaration keeps of the old one: load and drain always, findings when the addresses are the same.
 fn take_over(worker: &mut Worker, known: &Worker) {
     worker.load = known.load.clone();
+    worker.generation = known.generation;
     let ranks = |spec: &WorkerSpec| (spec.rank_start(), spec.rank_count());
     if addresses(&worker.spec) == addresses(&known.spec) && ranks(&worker.spec) == ranks(&known.spec) {
         worker.gauges = known.gauges.clone();

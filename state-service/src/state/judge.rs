@@ -85,6 +85,9 @@ impl State {
         if self.leaves_to_filter(asked.now, &asked.pool, asked.session, asked.cached) {
             return Act::Unsure.alone();
         }
+        if asked.pinned().is_some_and(|session| self.parked.awaits(session.id)) {
+            return Act::Unsure.alone();
+        }
         match (&asked.named, asked.pinned()) {
             (Some(named), _) => self.judge_named(asked, named),
             (None, Some(session)) => self.judge_pinned(asked, session),

@@ -10,7 +10,7 @@ pub(super) const OWNERS_MAX: usize = 1024;
 pub(super) const RESERVATIONS_MAX: usize = 4096;
 /// Most requests of one VM remembered as over before their route came. Past it the oldest may leave a hold behind.
 pub(super) const OVER_MAX: usize = 256;
-/// Most uploaded bindings that wait for their worker to be declared. Past it the oldest is forgotten.
+/// Most bindings that wait for their slot to be declared. Past it the oldest is forgotten.
 pub(super) const PARKED_MAX: usize = 65_536;
 /// How long they wait.
 pub(super) const PARKED_TTL: Millis = Millis::from_secs(60);
@@ -94,6 +94,9 @@ pub struct Limits {
     pub node_idle: Millis,
     /// Moves remembered for watchers. Past it a slow one is told of a gap.
     pub moves_max: usize,
+    /// Sessions whose latest change replicas and hosts can follow. Past it the one that did not change for longest cannot be
+    /// followed any more: who is that late reads all of them.
+    pub journal_max: usize,
     /// Shortest time between two versions of the fleet that differ by load alone.
     pub load_interval: Millis,
 }
@@ -112,6 +115,7 @@ impl Limits {
         nodes_max: 1024,
         node_idle: Millis::from_secs(600),
         moves_max: 65_536,
+        journal_max: 131_072,
         load_interval: Millis(100),
     };
 }

@@ -17,6 +17,7 @@ mod explain;
 mod fleet;
 mod gauges;
 mod health;
+mod journal;
 mod judge;
 mod kv;
 pub mod kv_event;
@@ -27,6 +28,8 @@ mod named;
 mod nodes;
 mod offer;
 mod overload;
+mod parked;
+mod replicated;
 mod report;
 mod route;
 mod sessions;
@@ -52,12 +55,14 @@ pub use error::StateError;
 pub use gauges::SlotGauges;
 pub use kv::KvView;
 pub use limits::{Limits, StateConfig};
+pub use replicated::{Binding, Changes, Outcome, Position};
 pub use workers::{Endpoint, Worker, cluster_name};
 
 use alias::Aliases;
 use binding::Slot;
 use limits::EXPIRED_PER_TICK_MAX;
 use nodes::Nodes;
+use parked::Parked;
 use routing::contract::{Fleet, PoolInfo, Target};
 use routing::id::{Epoch, PoolName, RankHash, SessionId, Version, WorkerId};
 use routing::time::{Millis, Timestamp};
@@ -65,7 +70,6 @@ use sessions::Table;
 use settling::{Settling, first_view};
 use slots::Slots;
 use std::collections::{BTreeMap, BTreeSet};
-use upload::Parked;
 use vms::Vms;
 use waiting::Waiting;
 use watch::MoveLog;
@@ -170,6 +174,8 @@ pub struct Sizes {
     pub parked: usize,
     /// Bound turns that wait for their slot.
     pub waiting: usize,
+    /// Sessions whose latest change can still be followed.
+    pub journal: usize,
 }
 
 impl State {
@@ -177,7 +183,8 @@ impl State {
     #[must_use]
     pub fn new(epoch: Epoch, config: StateConfig) -> Self {
         let pools = config.pools().iter().map(|p| (p.name.clone(), p.clone())).collect();
-        let sessions = Table::new(config.limits.sessions_max, config.limits.tombstones_max);
+        let Limits { sessions_max, tombstones_max, journal_max, .. } = config.limits;
+        let sessions = Table::new(sessions_max, tombstones_max, journal_max);
         let aliases = Aliases::new(config.limits.aliases_max);
         Self {
             epoch,
@@ -276,6 +283,10 @@ impl State {
                 self.take_pages(now, upload);
                 Reply::Done
             }
+            Command::Generation { worker, generation } => {
+                done(self.number_declaration(now, &worker, generation))
+            }
+            Command::Apply { writer, bindings } => Reply::Applied(self.apply_bindings(now, writer, bindings)),
             Command::EarlierLife { all_told } => {
                 self.settling.earlier_life();
                 if all_told {
@@ -364,6 +375,7 @@ impl State {
             moves: self.moves.len(),
             parked: self.parked.len(),
             waiting: self.waiting.len(),
+            journal: self.sessions.journal().len(),
         }
     }
 

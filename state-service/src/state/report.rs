@@ -168,6 +168,7 @@ impl State {
         }
         let mut joined = self.sessions.edit(session.id, session.rank_hash, |s| join(s, theirs));
         self.count_merge(joined.merged);
+        self.parked.forget(session.id, joined.now.version);
         if joined.merged == Merged::EqualConflict {
             joined.now.version = self.next_version(theirs.version.seq);
             let now = joined.now;
@@ -322,7 +323,7 @@ enum Concurrent {
 pub(super) struct Joined {
     pub(super) before: Option<Record>,
     pub(super) now: Record,
-    merged: Merged,
+    pub(super) merged: Merged,
     pub(super) hold: HoldEnd,
 }
 

@@ -12,6 +12,7 @@
 //! Knows nothing of workers, policies or why something changes.
 
 use super::binding::{Place, Record, Slot};
+use super::journal::Journal;
 use super::vms::VmId;
 use routing::id::{HoldId, RankHash, RequestId, SessionId, Version};
 use routing::time::Timestamp;
@@ -70,6 +71,8 @@ pub(super) struct Table {
     held: BTreeSet<SessionId>,
     idle: BTreeSet<(Timestamp, SessionId)>,
     graves: BTreeSet<(Timestamp, SessionId)>,
+    /// Whose record changed when.
+    journal: Journal,
 }
 
 impl Session {
@@ -90,8 +93,9 @@ impl Session {
 }
 
 impl Table {
-    pub(super) const fn new(sessions_max: usize, tombstones_max: usize) -> Self {
+    pub(super) const fn new(sessions_max: usize, tombstones_max: usize, journal_max: usize) -> Self {
         Self {
+            journal: Journal::new(journal_max),
             sessions_max,
             tombstones_max,
             entries: BTreeMap::new(),
@@ -103,6 +107,20 @@ impl Table {
 
     pub(super) fn by_id(&self, id: SessionId) -> Option<&Session> {
         self.entries.get(&id)
+    }
+
+    /// All that have a record or a hold, from an id on.
+    pub(super) fn from(&self, id: SessionId) -> impl Iterator<Item = (&SessionId, &Session)> {
+        self.entries.range(id..)
+    }
+
+    pub(super) const fn journal(&self) -> &Journal {
+        &self.journal
+    }
+
+    /// Whose changes those are that follow.
+    pub(super) const fn write_for(&mut self, writer: u64) {
+        self.journal.write_for(writer);
     }
 
     /// Sessions held or bound.
@@ -136,7 +154,7 @@ impl Table {
         }
         match self.idle.pop_first() {
             Some((_, oldest)) => {
-                self.entries.remove(&oldest);
+                self.forget_one(oldest);
                 Room::Evicted
             }
             None => Room::Full,
@@ -152,14 +170,24 @@ impl Table {
         change: impl FnOnce(&mut Session) -> R,
     ) -> R {
         let session = self.entries.entry(id).or_insert(Session { rank_hash, record: None, hold: None });
-        let before = session.standing();
+        let (before, record) = (session.standing(), session.record);
         let result = change(session);
-        let after = session.standing();
+        let (after, now) = (session.standing(), session.record);
         if after == Standing::Empty {
             self.entries.remove(&id);
         }
         self.move_standing(id, before, after);
+        match now {
+            Some(_) if now != record => self.journal.note(id),
+            None if record.is_some() => self.journal.forget(id),
+            Some(_) | None => {}
+        }
         result
+    }
+
+    fn forget_one(&mut self, id: SessionId) {
+        self.entries.remove(&id);
+        self.journal.forget(id);
     }
 
     /// Every session is in the one index where it belongs.
@@ -201,7 +229,7 @@ impl Table {
         let mut trimmed = 0;
         while self.graves.len() > self.tombstones_max {
             let Some((_, oldest)) = self.graves.pop_first() else { break };
-            self.entries.remove(&oldest);
+            self.forget_one(oldest);
             trimmed += 1;
         }
         trimmed
@@ -209,9 +237,10 @@ impl Table {
 
     /// Forgets at most `max` of each kind whose time has come: (sessions, tombstones).
     pub(super) fn expire(&mut self, now: Timestamp, max: usize) -> (u64, u64) {
-        let sessions = forget(&mut self.entries, &mut self.idle, now, max);
-        let tombstones = forget(&mut self.entries, &mut self.graves, now, max);
-        (sessions, tombstones)
+        let sessions = over(&mut self.idle, now, max);
+        let tombstones = over(&mut self.graves, now, max);
+        sessions.iter().chain(&tombstones).for_each(|id| self.forget_one(*id));
+        (count(&sessions), count(&tombstones))
     }
 
     /// Takes dead VMs' requests out of every hold; how many holds had no other owner.
@@ -233,21 +262,19 @@ impl Table {
     }
 }
 
-fn forget(
-    entries: &mut BTreeMap<SessionId, Session>,
-    index: &mut BTreeSet<(Timestamp, SessionId)>,
-    now: Timestamp,
-    max: usize,
-) -> u64 {
-    let mut forgotten = 0;
-    for _ in 0..max {
-        let Some((deadline, id)) = index.first().copied() else { break };
-        if deadline >= now {
+/// Takes out at most `max` whose time has come.
+fn over(index: &mut BTreeSet<(Timestamp, SessionId)>, now: Timestamp, max: usize) -> Vec<SessionId> {
+    let mut over = Vec::new();
+    while over.len() < max {
+        let Some((deadline, id)) = index.first().copied().filter(|(deadline, _)| *deadline < now) else {
             break;
-        }
-        index.pop_first();
-        entries.remove(&id);
-        forgotten += 1;
+        };
+        index.remove(&(deadline, id));
+        over.push(id);
     }
-    forgotten
+    over
+}
+
+fn count(ids: &[SessionId]) -> u64 {
+    u64::try_from(ids.len()).unwrap_or(u64::MAX)
 }

@@ -16,6 +16,7 @@ mod penalty;
 mod phases;
 mod pressure;
 mod ranks;
+mod replicated;
 mod response_ids;
 mod rows;
 mod settling;

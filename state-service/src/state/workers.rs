@@ -45,6 +45,8 @@ pub struct Worker {
     pub(super) since: u64,
     /// How it looked before, for nodes that have not acknowledged the change.
     pub(super) before: Option<Box<Before>>,
+    /// Number of its declaration among all it ever had; 0: they have none.
+    pub(super) generation: u64,
 }
 
 /// An endpoint and where its name leads now.
@@ -81,6 +83,7 @@ impl Worker {
             first_slot: None,
             since,
             before: None,
+            generation: 0,
         }
     }
 

@@ -4,7 +4,7 @@
 
 use crate::config::ServiceConfig;
 use crate::declare;
-use crate::state::{Command, Effect, Limits, Reply, State, StateConfig, XdsResource};
+use crate::state::{Binding, Command, Effect, Limits, Position, Reply, State, StateConfig, XdsResource};
 use expect_test::Expect;
 use routing::contract::*;
 use routing::demand::{Demands, Label};
@@ -128,6 +128,12 @@ impl World {
             ["touch", name] => self.touch(name),
             ["alias", alias, name] => self.alias(alias, name),
             ["upload", name] => self.upload(name),
+            ["apply", name] => self.apply_binding(name),
+            ["number", id, generation] => said(self.apply(Command::Generation {
+                worker: worker_id(id),
+                generation: generation.parse().unwrap(),
+            })),
+            ["changes", after] => self.changes(after.parse().unwrap()),
             ["gone", vm] => self.gone(vm),
             ["earlier", all] => said(self.apply(Command::EarlierLife { all_told: *all == "all" })),
             ["release", name] => self.release(name),
@@ -320,6 +326,31 @@ impl World {
         self.counted(name, |world| drop(world.apply(Command::Pages(upload))))
     }
 
+    /// A binding of writer `by`; a release without `on`.
+    fn apply_binding(&mut self, name: &str) -> String {
+        let number = |word: Option<&str>, default| word.map_or(default, |text| text.parse().unwrap());
+        let binding = Binding {
+            session: session(name),
+            version: version(self.word("v").unwrap()),
+            target: self.word("on").map(target),
+            expires_in_ms: self.word("left").map_or(Millis::from_secs(1800), millis),
+            generation: number(self.word("gen"), 0),
+        };
+        let writer = number(self.word("by"), 4);
+        let reply = self.apply(Command::Apply { writer, bindings: vec![binding] });
+        let Reply::Applied(outcomes) = reply else { panic!("{reply:?}") };
+        format!("{outcomes:?} {}", self.show(name))
+    }
+
+    /// What changed, but for what writer `not` wrote.
+    fn changes(&self, after: u64) -> String {
+        let not_of = self.word("not").map_or(0, |text| text.parse().unwrap());
+        let changes = self.state.changes(self.now, Position(after), not_of, 100);
+        let mut said: Vec<String> = changes.bindings.iter().map(say_binding).collect();
+        said.push(format!("at {}{}", changes.position.0, if changes.gap { " gap" } else { "" }));
+        said.join(", ")
+    }
+
     /// Says that a VM is dead, as `by` tells it.
     fn gone(&mut self, vm: &str) -> String {
         let by = self.word("by").unwrap_or("A").to_owned();
@@ -505,4 +536,15 @@ fn said(reply: Reply) -> String {
         Reply::Declared(declared) => format!("{declared:?}"),
         other => format!("{other:?}"),
     }
+}
+
+/// Names a session by one letter, if it is one of those.
+fn say_binding(binding: &Binding) -> String {
+    let letter = ('a'..='z').find(|letter| session(&letter.to_string()) == binding.session).unwrap_or('?');
+    let place = match &binding.target {
+        Some(Target { worker, rank: Some(rank) }) => format!("{worker}:{rank}"),
+        Some(Target { worker, rank: None }) => worker.to_string(),
+        None => "released".to_owned(),
+    };
+    format!("{letter} {place} v{}", binding.version.seq)
 }
