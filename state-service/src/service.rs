@@ -2,6 +2,7 @@
 //!
 //! Every handler and task comes through here. Nothing is decided: a command goes in, a reply comes out, effects are done.
 
+mod bindings;
 mod discovery;
 mod kv;
 mod reservations;
@@ -11,6 +12,7 @@ mod tokens;
 mod views;
 mod waits;
 
+pub use bindings::{Cursor, Ended, Following, Hosts, Reading, SNAPSHOT_PATH, SNAPSHOTS_MAX, STREAMS_MAX};
 pub use discovery::DiscoveryView;
 pub use reservations::Wish;
 pub use start::Setup;
@@ -53,6 +55,8 @@ pub struct Service {
     pub kv_hub: Arc<Hub>,
     /// Places for long polls.
     pub watchers: Semaphore,
+    /// Hosts that follow the bindings.
+    pub hosts: Hosts,
     tokenizers: Tokenizers,
     clock: Clock,
     state: Mutex<State>,
@@ -143,6 +147,7 @@ impl Service {
             let mut state = self.lock();
             let command = Command::Route { request, prompt, draw: self.chance.draw() };
             let reply = state.apply(self.clock.now(), command, &mut effects);
+            self.hosts.changed(state.position());
             let waiting = match &reply {
                 Reply::Later(later) => {
                     Some(Waiting { service: self, later: *later, answer: self.waits.open(later.ticket) })
@@ -276,7 +281,9 @@ impl Service {
         // The lock comes first: time must not run backwards between two commands.
         let reply = {
             let mut state = self.lock();
-            state.apply(self.clock.now(), command, &mut effects)
+            let reply = state.apply(self.clock.now(), command, &mut effects);
+            self.hosts.changed(state.position());
+            reply
         };
         effects.into_iter().for_each(|effect| self.carry_out(effect));
         reply

@@ -2,15 +2,20 @@
 //!
 //! Knows no sockets and no HTTP beyond "a request began" and "it is answered".
 
+use super::lines::Pace;
 use axum::http::Version;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 /// How long one that was asked to go is waited for, before another one is asked.
 const LEAVING: Duration = Duration::from_millis(100);
+/// How often readers of long answers are looked at.
+const LOOK: Duration = Duration::from_secs(1);
+/// From when a reader is told that it takes nothing, to when its connection is closed.
+const GRACE: Duration = Duration::from_secs(1);
 
 /// Places for a stated number of connections.
 pub(super) struct Room {
@@ -37,6 +42,9 @@ pub(super) struct Place {
 pub(super) struct Guest {
     doings: Mutex<Doings>,
     go: Notify,
+    /// Long answers that are being read.
+    reading: Mutex<Vec<Weak<Pace>>>,
+    reads: Notify,
 }
 
 struct Doings {
@@ -108,7 +116,12 @@ impl Guest {
     fn new() -> Self {
         let doings =
             Doings { open: 0, asked: false, framed: false, quiet_since: Instant::now(), head_since: None };
-        Self { doings: Mutex::new(doings), go: Notify::new() }
+        Self {
+            doings: Mutex::new(doings),
+            go: Notify::new(),
+            reading: Mutex::default(),
+            reads: Notify::new(),
+        }
     }
 
     /// A request's head is complete.
@@ -130,7 +143,15 @@ impl Guest {
         }
     }
 
-    /// Ends when the connection should: a head does not come to its end, or the place is wanted.
+    /// A long answer begins.
+    pub(super) fn reads(&self, pace: &Arc<Pace>) {
+        let mut reading = lock(&self.reading);
+        reading.retain(|pace| pace.strong_count() > 0);
+        reading.push(Arc::downgrade(pace));
+        self.reads.notify_one();
+    }
+
+    /// Ends when the connection should: a head does not come to its end, an answer is not taken, or the place is wanted.
     pub(super) async fn unwanted(&self, head_wait: Duration) {
         let overdue = async {
             loop {
@@ -144,8 +165,25 @@ impl Guest {
         };
         tokio::select! {
             () = overdue => {}
+            () = self.taking_nothing() => {}
             () = self.go.notified() => {}
         }
+    }
+
+    async fn taking_nothing(&self) {
+        loop {
+            self.reads.notified().await;
+            while self.is_reading() {
+                sleep(LOOK).await;
+                if lock(&self.reading).iter().filter_map(Weak::upgrade).any(|pace| pace.is_late(GRACE)) {
+                    return;
+                }
+            }
+        }
+    }
+
+    fn is_reading(&self) -> bool {
+        lock(&self.reading).iter().any(|pace| pace.strong_count() > 0)
     }
 
     fn head_awaited_since(&self) -> Option<Instant> {
@@ -153,10 +191,11 @@ impl Guest {
         if doings.asked { doings.head_since } else { Some(doings.quiet_since) }
     }
 
-    /// Whether it ever asked, and since when it asks nothing; `None` while it waits for an answer.
+    /// Whether it ever asked, and since when it asks nothing; `None` while it waits for an answer, or reads a long one.
     fn quiet(&self) -> Option<(bool, Instant)> {
+        let reading = self.is_reading();
         let doings = lock(&self.doings);
-        (doings.open == 0).then_some((doings.asked, doings.quiet_since))
+        (doings.open == 0 && !reading).then_some((doings.asked, doings.quiet_since))
     }
 }
 

@@ -1,9 +1,10 @@
 //! Accepts connections and serves them: a stated number at once, without Nagle, none of them for nothing.
 //!
-//! A connection that sends no whole request head in time is closed. One more than there may be makes the quietest go, so that
-//! silent peers, however many, keep nobody out. Knows nothing of what is asked on them.
+//! A connection that sends no whole request head in time is closed, as is one that takes nothing of a long answer. One more than
+//! there may be makes the quietest go, so that silent peers, however many, keep nobody out. Knows nothing of what is asked on them.
 
 use super::guests::{Guest, Place, Room};
+use super::lines::{Pace, READER_WAIT};
 use axum::Router;
 use axum::extract::Request;
 use axum::serve::Listener;
@@ -29,11 +30,14 @@ pub struct Patience {
     pub connections_max: usize,
     /// From a connection's start to its first request, and from the first byte of a later head to its end.
     pub head_wait: Duration,
+    /// How long the reader of a long answer may take nothing.
+    pub reader_wait: Duration,
 }
 
 impl Patience {
     /// That of a real service: 64 Envoys of 16 threads, each with a few.
-    pub const SERVICE: Self = Self { connections_max: 4096, head_wait: Duration::from_secs(10) };
+    pub const SERVICE: Self =
+        Self { connections_max: 4096, head_wait: Duration::from_secs(10), reader_wait: READER_WAIT };
 }
 
 /// Serves until `closing` says true and every request that runs then is answered.
@@ -52,7 +56,7 @@ pub async fn serve(
                 tracing::debug!(%peer, %error, "no TCP_NODELAY");
             }
             let place = room.enter().await;
-            open.spawn(converse(stream, router.clone(), place, closing.clone(), patience.head_wait));
+            open.spawn(converse(stream, router.clone(), place, closing.clone(), patience));
             while open.try_join_next().is_some() {}
         }
     };
@@ -74,22 +78,27 @@ async fn converse(
     router: Router,
     place: Place,
     closing: watch::Receiver<bool>,
-    head_wait: Duration,
+    patience: Patience,
 ) {
     let guest = place.guest();
     let io = TokioIo::new(Heard { stream, guest: Arc::clone(guest) });
     let service = service_fn(|request: Request<Incoming>| {
         let turn = Guest::begin(guest, request.version());
         let answer = router.clone().call(request);
+        let guest = Arc::clone(guest);
         async move {
             let answer = answer.await;
             drop(turn);
+            if let Ok(Some(pace)) = answer.as_ref().map(|answer| answer.extensions().get::<Arc<Pace>>()) {
+                pace.wait(patience.reader_wait);
+                guest.reads(pace);
+            }
             answer
         }
     });
     let builder = Builder::new(TokioExecutor::new());
     let mut connection = pin!(builder.serve_connection(io, service));
-    let mut unwanted = pin!(guest.unwanted(head_wait));
+    let mut unwanted = pin!(guest.unwanted(patience.head_wait));
     tokio::select! {
         ended = connection.as_mut() => return note(ended),
         () = unwanted.as_mut() => return,

@@ -1,11 +1,13 @@
 //! The two listeners' routers: which paths there are and what surrounds every request. What a request does is in the modules.
 
+pub mod bindings;
 pub mod body;
 pub mod control;
 pub mod data;
 pub mod explain;
 mod guests;
 pub mod kv;
+mod lines;
 pub mod listener;
 pub mod openapi;
 pub mod problem;
@@ -18,7 +20,7 @@ pub mod watch;
 mod tests;
 
 use crate::metrics::Kind;
-use crate::service::Service;
+use crate::service::{SNAPSHOT_PATH, Service};
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, MatchedPath, Request, State};
 use axum::http::{Method, StatusCode};
@@ -36,6 +38,11 @@ pub const CLUSTERS_PATH: &str = "/v3/discovery:clusters";
 /// Envoy's polls for load assignments.
 pub const ENDPOINTS_PATH: &str = "/v3/discovery:endpoints";
 
+/// What changes of the bindings, for hosts.
+pub const STREAM_PATH: &str = "/v1/bindings/stream";
+/// What hosts bind.
+pub const APPLY_PATH: &str = "/v1/bindings/apply";
+
 /// Every route of both listeners; the OpenAPI document is tested against it.
 pub const ROUTES: &[(&str, &str, &[&str])] = &[
     ("data", "/healthz", &["get"]),
@@ -46,6 +53,9 @@ pub const ROUTES: &[(&str, &str, &[&str])] = &[
     ("data", "/v1/reservations", &["post"]),
     ("data", "/v1/reservations/{id}", &["delete"]),
     ("data", "/v1/reservations/{id}/prefill-complete", &["post"]),
+    ("data", STREAM_PATH, &["get"]),
+    ("data", SNAPSHOT_PATH, &["get"]),
+    ("data", APPLY_PATH, &["post"]),
     ("data", CLUSTERS_PATH, &["post"]),
     ("data", ENDPOINTS_PATH, &["post"]),
     ("control", "/healthz", &["get"]),
@@ -72,6 +82,9 @@ pub fn data_router(service: &Arc<Service>) -> Router {
         .route("/v1/reservations", post(reservations::reserve))
         .route("/v1/reservations/{id}", delete(reservations::release))
         .route("/v1/reservations/{id}/prefill-complete", post(reservations::prefilled))
+        .route(STREAM_PATH, get(bindings::stream))
+        .route(SNAPSHOT_PATH, get(bindings::snapshot))
+        .route(APPLY_PATH, post(bindings::apply))
         .route(CLUSTERS_PATH, post(data::clusters))
         .route(ENDPOINTS_PATH, post(data::endpoints))
         .route("/healthz", get(sight::healthz))

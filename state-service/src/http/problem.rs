@@ -13,6 +13,7 @@ pub struct Problem {
     title: &'static str,
     detail: String,
     errors: Vec<Fault>,
+    snapshot: Option<&'static str>,
     retry_after_s: Option<u32>,
 }
 
@@ -37,6 +38,8 @@ struct Body<'a> {
     detail: &'a str,
     #[serde(skip_serializing_if = "<[Fault]>::is_empty")]
     errors: &'a [Fault],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    snapshot: Option<&'static str>,
 }
 
 impl Problem {
@@ -47,13 +50,21 @@ impl Problem {
         title: &'static str,
         detail: impl Into<String>,
     ) -> Self {
-        Self { status, code, title, detail: detail.into(), errors: Vec::new(), retry_after_s: None }
+        let (detail, errors) = (detail.into(), Vec::new());
+        Self { status, code, title, detail, errors, snapshot: None, retry_after_s: None }
     }
 
     /// Adds every fault found.
     #[must_use]
     pub fn with_errors(mut self, errors: Vec<Fault>) -> Self {
         self.errors = errors;
+        self
+    }
+
+    /// Tells where everything can be read that was missed.
+    #[must_use]
+    pub fn with_snapshot(mut self, path: &'static str) -> Self {
+        self.snapshot = Some(path);
         self
     }
 
@@ -149,6 +160,7 @@ impl IntoResponse for Problem {
             status: self.status.as_u16(),
             detail: &self.detail,
             errors: &self.errors,
+            snapshot: self.snapshot,
         };
         let text = serde_json::to_string(&body).unwrap_or_default();
         let mut response = (self.status, text).into_response();

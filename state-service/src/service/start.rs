@@ -1,6 +1,6 @@
 //! How a service comes to be: from its parts, and from what an earlier life left on disk.
 
-use super::{Service, Tokenizers, Warning};
+use super::{Hosts, Service, Tokenizers, Warning};
 use crate::auth::Token;
 use crate::chance::{Chance, Clock};
 use crate::config::ServiceConfig;
@@ -48,6 +48,7 @@ impl Service {
             scrapes: crate::scrape::Counts::default(),
             kv_hub: std::sync::Arc::default(),
             watchers: Semaphore::new(WATCHERS_MAX),
+            hosts: Hosts::new(),
             tokenizers,
             clock: Clock::start(),
             state: Mutex::new(State::new(epoch, StateConfig::new(config))),

@@ -144,6 +144,7 @@ impl Service {
         self.tokenizers.render(&mut text);
         let waiting = crate::http::watch::WATCHERS_MAX - self.watchers.available_permits();
         text.single("rankpin_watchers", "gauge", "Long polls held.", waiting);
+        self.hosts.render(&mut text);
         let missing = self.upstream_role_missing.load(Ordering::Relaxed);
         let help = "Answers without the filter's upstream role, as reported.";
         text.single("rankpin_upstream_role_missing_total", "counter", help, missing);

@@ -144,6 +144,13 @@ impl State {
         newer && kept.slot.rank.is_some() && !worker.has_rank(kept.slot.rank)
     }
 
+    /// Whether sessions of a worker are bound at all; unknown ones may be.
+    #[must_use]
+    pub fn keeps_bindings_of(&self, worker: &WorkerId) -> bool {
+        let hash = worker_hash(worker);
+        self.workers.by_hash(hash).is_none() || self.pins_at(hash)
+    }
+
     fn pins_at(&self, worker: u64) -> bool {
         let pool = self.workers.by_hash(worker).and_then(|worker| self.pools.get(&worker.spec.pool));
         pool.is_some_and(pins)

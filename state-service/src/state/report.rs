@@ -8,6 +8,7 @@ use super::binding::{Merged, Place, Record, Slot, merge};
 use super::choice::pins;
 use super::error::StateError;
 use super::health::Observation;
+use super::journal::OWN;
 use super::limits::IN_FLIGHT_SLOTS_MAX;
 use super::sessions::{Owner, Session};
 use super::vms::{Freshness, VmId};
@@ -170,6 +171,8 @@ impl State {
         self.count_merge(joined.merged);
         self.parked.forget(session.id, joined.now.version);
         if joined.merged == Merged::EqualConflict {
+            // Nobody knows of this version, not even who wrote the two.
+            self.sessions.write_for(OWN);
             joined.now.version = self.next_version(theirs.version.seq);
             let now = joined.now;
             self.sessions.edit(session.id, session.rank_hash, |s| s.record = Some(now));

@@ -24,7 +24,7 @@ async fn control(connections_max: usize, head_wait: Duration) -> Control {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let (close, closing) = watch::channel(false);
-    let patience = Patience { connections_max, head_wait };
+    let patience = Patience { connections_max, head_wait, ..Patience::SERVICE };
     let task = tokio::spawn(serve(listener, control_router(&api.service), closing, patience));
     Control { address, close, task }
 }

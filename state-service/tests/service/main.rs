@@ -2,6 +2,7 @@
 
 mod bad_input;
 mod binary;
+mod bindings;
 mod control;
 mod data;
 mod discovery;

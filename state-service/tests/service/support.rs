@@ -83,6 +83,15 @@ impl Api {
         self.send(&self.data, request).await
     }
 
+    /// An answer whose body is read line by line.
+    pub(crate) async fn open(&self, path: &str) -> axum::response::Response {
+        self.open_request(Request::get(path).body(Body::empty()).unwrap()).await
+    }
+
+    pub(crate) async fn open_request(&self, request: Request<Body>) -> axum::response::Response {
+        self.data.clone().oneshot(request).await.unwrap()
+    }
+
     async fn send(&self, router: &Router, request: Request<Body>) -> Answer {
         let response = router.clone().oneshot(request).await.unwrap();
         let (status, headers) = (response.status(), response.headers().clone());

@@ -1,0 +1,370 @@
+//! The service towards hosts that keep bindings of their own in step with it: who follows, from where, and what they apply.
+//!
+//! Owns places for followers, cursors and counts. Which binding wins, and what changed after what, is the state's; how it looks on the
+//! wire is `http/bindings.rs`'s.
+
+use super::{Service, not_an_answer};
+use crate::http::problem::Problem;
+use crate::metrics::Text;
+use crate::state::{Binding, Changes, Command, Outcome, Position, Reply};
+use axum::http::StatusCode;
+use routing::id::{Epoch, SessionId};
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+/// Streams at once, one a host. At it a new one is refused for now.
+pub const STREAMS_MAX: usize = 64;
+/// Snapshots being read at once. At it a new one is refused for now.
+pub const SNAPSHOTS_MAX: usize = 8;
+/// Where all bindings are read.
+pub const SNAPSHOT_PATH: &str = "/v1/bindings/snapshot";
+/// Most bindings that are applied under one lock: who asks where a request goes waits no longer than for these.
+const APPLIED_AT_ONCE: usize = 256;
+
+/// Hosts that follow, and what was told to them.
+#[derive(Debug)]
+pub struct Hosts {
+    streams: Arc<Semaphore>,
+    snapshots: Arc<Semaphore>,
+    /// Writers whose stream lives.
+    streaming: Arc<Mutex<BTreeSet<u64>>>,
+    /// Number of the last change, as long as anybody follows.
+    changes: watch::Sender<u64>,
+    /// Bindings are agreed on elsewhere.
+    excluded: AtomicBool,
+    told: AtomicU64,
+    snapshots_begun: AtomicU64,
+    ended: [AtomicU64; Ended::ALL.len()],
+}
+
+/// Why a stream ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// Its host went away.
+    Gone,
+    /// The service stops.
+    Stopping,
+    /// Its host took nothing for too long.
+    Slow,
+    /// Its host was so slow that not every change after its cursor is known any more.
+    Gap,
+}
+
+impl Ended {
+    const ALL: [Self; 4] = [Self::Gone, Self::Stopping, Self::Slow, Self::Gap];
+
+    /// Stable word.
+    #[must_use]
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Gone => "gone",
+            Self::Stopping => "stopping",
+            Self::Slow => "slow",
+            Self::Gap => "gap",
+        }
+    }
+}
+
+/// A place in the order of changes of one life of the service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cursor {
+    epoch: Epoch,
+    position: Position,
+}
+
+impl std::fmt::Display for Cursor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:x}-{:x}", self.epoch.0, self.position.0)
+    }
+}
+
+impl Cursor {
+    /// Reads what [`Self::fmt`] wrote.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        let hex = |digits: &str| {
+            let plain = (1..=16).contains(&digits.len()) && digits.bytes().all(|b| b.is_ascii_hexdigit());
+            plain.then(|| u64::from_str_radix(digits, 16).ok()).flatten()
+        };
+        let (epoch, position) = text.split_once('-')?;
+        Some(Self { epoch: Epoch(hex(epoch)?), position: Position(hex(position)?) })
+    }
+}
+
+/// A host's stream. Its place is free again once it is dropped.
+pub struct Following {
+    /// Names the host's versions, and what is not told to it.
+    pub writer: u64,
+    changes: watch::Receiver<u64>,
+    position: Position,
+    ended: Ended,
+    service: Arc<Service>,
+    _place: OwnedSemaphorePermit,
+}
+
+/// A snapshot that is being read.
+pub struct Reading {
+    service: Arc<Service>,
+    from: Option<SessionId>,
+    _place: OwnedSemaphorePermit,
+}
+
+impl Hosts {
+    pub(super) fn new() -> Self {
+        Self {
+            streams: Arc::new(Semaphore::new(STREAMS_MAX)),
+            snapshots: Arc::new(Semaphore::new(SNAPSHOTS_MAX)),
+            streaming: Arc::default(),
+            changes: watch::Sender::new(0),
+            excluded: AtomicBool::new(false),
+            told: AtomicU64::new(0),
+            snapshots_begun: AtomicU64::new(0),
+            ended: Default::default(),
+        }
+    }
+
+    /// One session has one authority: where replicas share a store, hosts are refused.
+    pub fn exclude(&self) {
+        self.excluded.store(true, Ordering::Relaxed);
+    }
+
+    /// The order of changes ends here now; whoever follows wakes.
+    pub(super) fn changed(&self, position: Position) {
+        if self.changes.receiver_count() > 0 {
+            self.changes.send_if_modified(|last| std::mem::replace(last, position.0) != position.0);
+        }
+    }
+
+    pub(super) fn render(&self, text: &mut Text) {
+        let streams = self.streaming().len();
+        text.single("rankpin_host_streams", "gauge", "Hosts that follow the bindings.", streams);
+        let told = self.told.load(Ordering::Relaxed);
+        let help = "Bindings told to hosts that follow.";
+        text.single("rankpin_host_bindings_told_total", "counter", help, told);
+        let begun = self.snapshots_begun.load(Ordering::Relaxed);
+        let help = "Snapshots of all bindings that hosts began to read.";
+        text.single("rankpin_host_snapshots_total", "counter", help, begun);
+        text.family("rankpin_host_streams_ended_total", "counter", "Streams of hosts that ended, by why.");
+        for (why, count) in Ended::ALL.iter().zip(&self.ended) {
+            let labels = format!("reason=\"{}\"", why.word());
+            text.sample("rankpin_host_streams_ended_total", &labels, count.load(Ordering::Relaxed));
+        }
+    }
+
+    fn streaming(&self) -> std::sync::MutexGuard<'_, BTreeSet<u64>> {
+        self.streaming.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn count_end(&self, why: Ended) {
+        let counts = Ended::ALL.iter().zip(&self.ended).filter(|(one, _)| **one == why);
+        for (_, count) in counts {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Service {
+    /// The number of a host: in its versions, and of its changes. Exact in a JSON reader that knows doubles only; never 0, never ours.
+    #[must_use]
+    pub fn writer(&self, host: &str) -> u64 {
+        let number = |seed| (xxh3_64_with_seed(host.as_bytes(), seed) >> 12) | 1;
+        match number(0) {
+            ours if ours == self.epoch.0 => number(1),
+            other => other,
+        }
+    }
+
+    /// Where the order of changes begins: before the first one of this life.
+    #[must_use]
+    pub const fn beginning(&self) -> Cursor {
+        Cursor { epoch: self.epoch, position: Position(0) }
+    }
+
+    fn cursor(&self, position: Position) -> Cursor {
+        Cursor { epoch: self.epoch, position }
+    }
+
+    /// Takes a host's place as a follower.
+    ///
+    /// # Errors
+    /// [`Problem`]: it has one already, there is none, or the cursor leads nowhere any more.
+    pub fn follow(self: &Arc<Self>, writer: u64, after: Cursor) -> Result<Following, Problem> {
+        self.may_host()?;
+        if after.epoch != self.epoch {
+            return Err(gone(
+                "cursor_of_another_life",
+                "the service was started anew after it gave this cursor",
+            ));
+        }
+        // Before the look: what changes after it wakes us.
+        let changes = self.hosts.changes.subscribe();
+        if self.lock().changes(self.clock.now(), after.position, writer, 0).gap {
+            return Err(gone("cursor_too_old", "not every change after this cursor is known any more"));
+        }
+        let place = Arc::clone(&self.hosts.streams).try_acquire_owned().map_err(|_| {
+            Problem::busy("streams_full", format!("{STREAMS_MAX} hosts follow the bindings already"))
+        })?;
+        if !self.hosts.streaming().insert(writer) {
+            let detail = "this writer's stream lives; it is free again once that connection ends";
+            let title = "The writer follows already";
+            return Err(
+                Problem::new(StatusCode::CONFLICT, "writer_is_streaming", title, detail).retry_after(1)
+            );
+        }
+        let service = Arc::clone(self);
+        Ok(Following {
+            writer,
+            changes,
+            position: after.position,
+            ended: Ended::Gone,
+            service,
+            _place: place,
+        })
+    }
+
+    /// All bindings, page by page, and the cursor to follow from: whatever changes while they are read comes after it.
+    ///
+    /// # Errors
+    /// [`Problem`]: too many are being read.
+    pub fn snapshot(self: &Arc<Self>) -> Result<(Cursor, Reading), Problem> {
+        self.may_host()?;
+        let place = Arc::clone(&self.hosts.snapshots).try_acquire_owned().map_err(|_| {
+            Problem::busy("snapshots_full", format!("{SNAPSHOTS_MAX} snapshots are being read"))
+        })?;
+        self.hosts.snapshots_begun.fetch_add(1, Ordering::Relaxed);
+        let cursor = self.cursor(self.lock().position());
+        Ok((cursor, Reading { service: Arc::clone(self), from: Some(SessionId(0)), _place: place }))
+    }
+
+    /// Applies what a host knows; one outcome of each, in order, with the reason of a refusal.
+    ///
+    /// # Errors
+    /// [`Problem`]: hosts are excluded.
+    pub fn apply_of_host(
+        &self,
+        writer: u64,
+        bindings: Vec<Binding>,
+    ) -> Result<Vec<(Outcome, Option<&'static str>)>, Problem> {
+        self.may_host()?;
+        let mut outcomes = Vec::with_capacity(bindings.len());
+        let mut bindings = bindings.into_iter().peekable();
+        while bindings.peek().is_some() {
+            let batch: Vec<Binding> = bindings.by_ref().take(APPLIED_AT_ONCE).collect();
+            let told = batch.clone();
+            match self.apply(Command::Apply { writer, bindings: batch }) {
+                Reply::Applied(done) => {
+                    outcomes
+                        .extend(done.iter().zip(&told).map(|(one, told)| (*one, self.refusal(*one, told))));
+                }
+                other => return Err(not_an_answer(other)),
+            }
+        }
+        Ok(outcomes)
+    }
+
+    /// What the reader of a body cannot know.
+    fn refusal(&self, outcome: Outcome, binding: &Binding) -> Option<&'static str> {
+        let worker = binding.target.as_ref().map(|target| &target.worker);
+        let pins = || worker.is_none_or(|worker| self.lock().keeps_bindings_of(worker));
+        match outcome {
+            Outcome::Rejected if pins() => Some("there is no room for one more session"),
+            Outcome::Rejected => Some("the worker's pool keeps no bindings"),
+            _ => None,
+        }
+    }
+
+    fn may_host(&self) -> Result<(), Problem> {
+        if self.hosts.excluded.load(Ordering::Relaxed) {
+            let detail =
+                "bindings are agreed on in the store that replicas share; hosts join a service without one";
+            let title = "Hosts are excluded";
+            return Err(Problem::new(StatusCode::CONFLICT, "hosts_excluded", title, detail));
+        }
+        if self.is_stopping() {
+            return Err(Problem::busy("stopping", "the service is stopping"));
+        }
+        Ok(())
+    }
+}
+
+impl Following {
+    /// What changed since, at most `max` changes looked at; none, and no gap: nothing.
+    pub fn read(&mut self, max: usize) -> Changes {
+        // Marked seen before looking: a change in between wakes us at once instead of being missed.
+        self.changes.borrow_and_update();
+        let service = &self.service;
+        let changes = service.lock().changes(service.clock.now(), self.position, self.writer, max);
+        self.position = if changes.gap { self.position } else { changes.position };
+        let told = u64::try_from(changes.bindings.len()).unwrap_or(u64::MAX);
+        service.hosts.told.fetch_add(told, Ordering::Relaxed);
+        changes
+    }
+
+    /// To go on from.
+    #[must_use]
+    pub fn cursor(&self) -> Cursor {
+        self.service.cursor(self.position)
+    }
+
+    /// Ends when something changed that was not read.
+    pub async fn changed(&mut self) {
+        // The sender lives as long as the service, which we hold.
+        let _ = self.changes.changed().await;
+    }
+
+    /// Ends when the service stops.
+    pub fn stopping(&self) -> impl Future<Output = ()> + Send + use<> {
+        let mut stopping = self.service.stopping();
+        async move { drop(stopping.wait_for(|stopping| *stopping).await) }
+    }
+
+    /// It is over, and not because its host went away.
+    pub const fn end(&mut self, why: Ended) {
+        self.ended = why;
+    }
+}
+
+impl Drop for Following {
+    fn drop(&mut self) {
+        self.service.hosts.streaming().remove(&self.writer);
+        self.service.hosts.count_end(self.ended);
+    }
+}
+
+impl Reading {
+    /// The next page, at most `max` sessions looked at; `None`: that was all.
+    pub fn page(&mut self, max: usize) -> Option<Vec<Binding>> {
+        let from = self.from?;
+        let (bindings, next) = self.service.lock().bindings_from(self.service.clock.now(), from, max);
+        self.from = next;
+        Some(bindings)
+    }
+
+    /// Whether the service stops.
+    #[must_use]
+    pub fn is_stopping(&self) -> bool {
+        self.service.is_stopping()
+    }
+}
+
+fn gone(code: &'static str, detail: &str) -> Problem {
+    let detail = format!("{detail}; read {SNAPSHOT_PATH} and follow from its cursor");
+    Problem::new(StatusCode::GONE, code, "The cursor leads nowhere", detail).with_snapshot(SNAPSHOT_PATH)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cursor_is_read_as_it_was_written_and_nothing_else_is() {
+        let cursor = Cursor { epoch: Epoch(0xfe), position: Position(u64::MAX) };
+        assert_eq!(Cursor::parse(&cursor.to_string()), Some(cursor));
+        for text in ["", "-", "1", "1-", "-1", "1-2-3", "+1-2", "g-1", "11111111111111111-1", "1-2 "] {
+            assert_eq!(Cursor::parse(text), None, "{text:?}");
+        }
+    }
+}
