@@ -7,7 +7,7 @@ use super::Service;
 use crate::config::ServiceConfig;
 use crate::http::problem::Problem;
 use crate::metrics::Text;
-use crate::state::Worker;
+use crate::state::{Endpoint, Worker};
 use crate::tokenize::threads::Threads;
 use crate::tokenize::{Ask, Reason, Surface, Tokenizer, system_clock};
 use axum::http::StatusCode;
@@ -123,16 +123,17 @@ impl Service {
         patience: Millis,
     ) -> Result<Box<Chain>, Problem> {
         check_length(&prompt)?;
-        let facts = self.facts(pool);
         let chain = match prompt {
             Prompt::Blocks { hashes, block_size, tokens } => {
                 Chain { hashes: hashes.into_iter().map(BlockHash).collect(), block_size, tokens }
             }
             Prompt::Tokens { ids, lora, salt } => {
                 let namespace = Namespace { lora: lora.as_deref(), salt: salt.as_deref() };
-                Chain::of(namespace, facts.block_size, &ids)
+                let block_size = self.lock().kv_block_size(pool);
+                Chain::of(namespace, block_size, &ids)
             }
             Prompt::Text { path, body, whole } => {
+                let facts = self.facts(pool);
                 let long = u32::try_from(body.len() / TOKEN_BYTES).unwrap_or(u32::MAX);
                 let unread = Chain { hashes: Vec::new(), block_size: facts.block_size, tokens: long };
                 let lora = adapter(&facts.adapters, model, &body);
@@ -175,27 +176,28 @@ impl Service {
             named.flat_map(|all| all.split(',')).map(|one| one.trim().to_owned()).collect();
         adapters.sort_unstable();
         adapters.dedup();
-        let urls: Vec<String> = of_pool.iter().filter_map(|worker| url(worker)).collect();
-        drop(of_pool);
-        drop(state);
-        Facts { block_size, workers: some(urls, self.chance.draw()), adapters }
+        let open: Vec<&Endpoint> = of_pool.iter().filter_map(|worker| open_endpoint(worker)).collect();
+        let workers = some(&open, self.chance.draw()).map(url).collect();
+        Facts { block_size, workers, adapters }
     }
 }
 
 /// A few, beginning anywhere, so that not always the same worker tokenises.
-fn some(mut urls: Vec<String>, draw: u64) -> Vec<String> {
-    let first = u64::try_from(urls.len()).ok().and_then(|len| draw.checked_rem(len));
-    urls.rotate_left(first.and_then(|first| usize::try_from(first).ok()).unwrap_or(0));
-    urls.truncate(ASKED_MAX);
-    urls
+fn some<'a>(all: &'a [&'a Endpoint], draw: u64) -> impl Iterator<Item = &'a Endpoint> {
+    let first = u64::try_from(all.len()).ok().and_then(|len| draw.checked_rem(len));
+    let first = first.and_then(|first| usize::try_from(first).ok()).unwrap_or(0);
+    all.iter().cycle().skip(first).take(all.len().min(ASKED_MAX)).copied()
 }
 
 /// Where a worker may be asked; not those behind TLS, whose certificates only Envoy can check.
-fn url(worker: &Worker) -> Option<String> {
+fn open_endpoint(worker: &Worker) -> Option<&Endpoint> {
     let serves = worker.state().serves_bound();
-    let open = worker.endpoints().iter().find(|endpoint| endpoint.spec.tls.is_none()).filter(|_| serves)?;
+    worker.endpoints().iter().find(|endpoint| endpoint.spec.tls.is_none()).filter(|_| serves)
+}
+
+fn url(open: &Endpoint) -> String {
     let dial = open.resolved.map_or_else(|| open.spec.address.to_string(), |at| at.to_string());
-    Some(format!("http://{dial}"))
+    format!("http://{dial}")
 }
 
 /// The adapter a request asks for: its model, where that is one of the pool's adapters, plainly or as `base:adapter`.
