@@ -4,14 +4,14 @@ use super::body::Wire;
 use super::problem::{Fault, Problem};
 use super::show::json;
 use crate::service::{Service, Wish};
+use crate::state::Reserved;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::response::Response;
-use routing::contract::{Prompt, Target};
+use routing::contract::{Overlap, Prompt, Target};
 use routing::id::{PoolName, Rank, WorkerId};
 use routing::time::Millis;
-use serde::Deserialize;
-use serde_json::json as object;
+use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
 /// Longest id a host may give.
@@ -37,6 +37,17 @@ pub struct Asked {
     ttl_ms: Option<Millis>,
 }
 
+/// Answer of `POST /v1/reservations`.
+#[derive(Debug, Serialize)]
+struct Answer {
+    booked: bool,
+    id: String,
+    overlap: Option<Overlap>,
+    reason: String,
+    target: Target,
+    ttl_ms: Millis,
+}
+
 /// `POST /v1/reservations`.
 pub async fn reserve(
     State(service): State<Arc<Service>>,
@@ -44,11 +55,8 @@ pub async fn reserve(
 ) -> Result<Response, Problem> {
     let ttl = asked.ttl_ms.unwrap_or(TTL_DEFAULT);
     let wish = wish(asked, ttl)?;
-    let (id, reserved) = service.reserve(wish).await?;
-    Ok(json(&object!({
-        "id": id, "target": reserved.target, "overlap": reserved.overlap, "reason": reserved.reason,
-        "booked": reserved.booked, "ttl_ms": ttl,
-    })))
+    let (id, Reserved { target, overlap, reason, booked }) = service.reserve(wish).await?;
+    Ok(json(&Answer { booked, id, overlap, reason, target, ttl_ms: ttl }))
 }
 
 /// `POST /v1/reservations/{id}/prefill-complete`.

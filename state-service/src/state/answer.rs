@@ -17,7 +17,15 @@ const OVERLAP: &str = "overlap";
 impl State {
     /// A verdict as it is told, but for the version of what it made.
     pub(super) fn answer(&self, asked: &Asked, verdict: Verdict) -> RouteReply {
-        let Verdict { act, bound, .. } = verdict;
+        let answer = self.answer_alone(asked, verdict);
+        let Some(slot) = verdict.act.slot().filter(|_| !asked.is_exact()) else { return answer };
+        let home = verdict.bound.map(|bound| bound.slot);
+        RouteReply { alternates: self.alternates(asked, home, slot.worker), ..answer }
+    }
+
+    /// The same without others to try: who dispatches himself asks again.
+    pub(super) fn answer_alone(&self, asked: &Asked, verdict: Verdict) -> RouteReply {
+        let Verdict { act, .. } = verdict;
         let nowhere = RouteReply {
             refusal: act.refusal(),
             version: if let Act::GoOn(bound) = act { bound.version } else { Version::default() },
@@ -31,10 +39,7 @@ impl State {
             Some(overlap) if overlap.blocks > 0 && act.is_by_prompt() => OVERLAP.to_owned(),
             _ => nowhere.reason.clone(),
         };
-        let home = bound.map(|bound| bound.slot);
-        let alternates =
-            if asked.is_exact() { Vec::new() } else { self.alternates(asked, home, slot.worker) };
-        RouteReply { target, alternates, ttl_ms: asked.pool.ttl_ms, overlap, reason, ..nowhere }
+        RouteReply { target, ttl_ms: asked.pool.ttl_ms, overlap, reason, ..nowhere }
     }
 
     /// Nothing where no prompt was looked for.

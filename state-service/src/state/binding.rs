@@ -8,7 +8,7 @@ use routing::id::{Rank, Version};
 use routing::time::Timestamp;
 
 /// Worker, by hash, and rank. Sixteen bytes; keeps its meaning when a worker goes and comes back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Slot {
     pub(super) worker: u64,
     /// `u32::MAX`: worker only.

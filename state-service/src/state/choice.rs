@@ -115,13 +115,13 @@ impl State {
     /// The workers that might serve. `home` is the slot where the session is bound, in the place of the one it would get there.
     pub(super) fn field(&self, asked: &Asked, home: Option<Slot>) -> Field<'_> {
         let of_pool = self.workers.iter().filter(|worker| asked.concerns(worker));
-        let mut all: Vec<Considered<'_>> = of_pool
-            .map(|worker| Considered {
-                worker,
-                load: worker.load_at(asked.now),
-                removed_by: self.unmet_demands(asked, worker, home),
-            })
-            .collect();
+        // Most of a fleet is of one pool: room for all of it is had at once.
+        let mut all: Vec<Considered<'_>> = Vec::with_capacity(self.workers.len());
+        all.extend(of_pool.map(|worker| Considered {
+            worker,
+            load: worker.load_at(asked.now),
+            removed_by: self.unmet_demands(asked, worker, home),
+        }));
         let only_suspects = !all.iter().any(|one| one.is_left() && one.worker.state().takes_new());
         let fits = |state: WorkerState| state.takes_new() || only_suspects && state == WorkerState::Suspect;
         remove(&mut all, Removal::State, |one| !fits(one.worker.state()));
@@ -141,8 +141,8 @@ impl State {
 
     /// Where each slot is a candidate of its own, a worker is left out if all of its slots are.
     fn unmet_everywhere(&self, asked: &Asked, worker: &Worker) -> Vec<Removal> {
-        let each = slots_of(asked, worker).into_iter();
-        let refused = each.map(|slot| super::offer::refuses(&asked.demands, worker, slot.rank()));
+        let refused =
+            slots_of(asked, worker).map(|slot| super::offer::refuses(&asked.demands, worker, slot.rank()));
         refused.min_by_key(Vec::len).unwrap_or_default()
     }
 
@@ -160,7 +160,7 @@ impl State {
     fn is_busy_there(&self, asked: &Asked, worker: &Worker, home: Option<Slot>) -> bool {
         worker.has_overload()
             && match asked.compares_slots() {
-                true => slots_of(asked, worker).into_iter().all(|slot| worker.is_overloaded(slot)),
+                true => slots_of(asked, worker).all(|slot| worker.is_overloaded(slot)),
                 false => worker.is_overloaded(self.slot_there(asked, worker, home)),
             }
     }
@@ -236,7 +236,8 @@ impl State {
     pub(super) fn alternates(&self, asked: &Asked, home: Option<Slot>, chosen: u64) -> Vec<WorkerId> {
         let field = self.field(asked, home);
         let others = field.all.iter().filter(|one| one.may_serve() && one.worker.hash != chosen);
-        let mut left: Vec<Candidate> = others.map(Considered::candidate).collect();
+        let mut left: Vec<Candidate> = Vec::with_capacity(field.all.len());
+        left.extend(others.map(Considered::candidate));
         let session = asked.session_id();
         narrow(&mut left, session);
         let mut order = Vec::with_capacity(ALTERNATES_MAX);

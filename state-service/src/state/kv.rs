@@ -11,6 +11,7 @@ mod look;
 mod reserve;
 mod runs;
 mod seats;
+mod spread;
 #[cfg(test)]
 mod tests;
 mod view;
@@ -31,7 +32,9 @@ use crate::tokenize::approximate::Placements;
 use bookings::Bookings;
 use routing::id::{PoolName, Rank, WorkerId};
 use routing::time::{Millis, Timestamp};
-use std::collections::BTreeMap;
+use spread::Spread;
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, HashMap};
 use std::num::NonZeroU32;
 
 /// Ranks with a stream, over all workers. Past it a rank's events are refused, and counted.
@@ -54,6 +57,8 @@ pub(super) struct Kv {
     /// What the last question had allocated.
     pub(super) found: Found,
     ranks: BTreeMap<Key, RankKv>,
+    /// The index slots of those that cache anything. Asked for each slot at each choice; never walked.
+    slots: HashMap<Key, SlotId, Spread>,
     indexes: BTreeMap<PoolName, BlockIndex>,
     counters: KvCounters,
     counts: BTreeMap<kv_stream::Count, u64>,
@@ -68,7 +73,6 @@ struct RankKv {
     stream: KvStream,
     link: Link,
     pool: PoolName,
-    slot: Option<SlotId>,
 }
 
 /// How a rank's events do, for people.
@@ -141,12 +145,13 @@ impl Kv {
                 self.expect_nothing(key);
             }
             self.learn_size(key, event);
-            let Some(rank) = self.ranks.get_mut(&key) else { return };
+            let Some(rank) = self.ranks.get(&key) else { return };
             let Some(index) = self.indexes.get_mut(&rank.pool) else { continue };
-            if rank.slot.is_none() {
-                rank.slot = index.new_slot();
-            }
-            if let Some(slot) = rank.slot {
+            let slot = match self.slots.entry(key) {
+                Entry::Occupied(known) => Some(*known.get()),
+                Entry::Vacant(place) => index.new_slot().map(|slot| *place.insert(slot)),
+            };
+            if let Some(slot) = slot {
                 index.apply(slot, event, &mut self.counters);
             }
         }
@@ -154,8 +159,8 @@ impl Kv {
 
     fn clear(&mut self, key: Key) {
         let Some(rank) = self.ranks.get(&key) else { return };
-        if let (Some(slot), Some(index)) = (rank.slot, self.indexes.get_mut(&rank.pool)) {
-            index.clear(slot);
+        if let (Some(slot), Some(index)) = (self.slots.get(&key), self.indexes.get_mut(&rank.pool)) {
+            index.clear(*slot);
         }
         self.expect_nothing(key);
     }
@@ -180,14 +185,14 @@ impl Kv {
         let keep =
             known.is_some_and(|index| index.block_size() >= size.get() || index.resident() >= SIZE_LEARNED);
         if !keep {
-            self.ranks.values_mut().filter(|rank| rank.pool == pool).for_each(|rank| rank.slot = None);
+            self.slots.retain(|key, _| self.ranks.get(key).is_some_and(|rank| rank.pool != pool));
             self.indexes.insert(pool, BlockIndex::new(size, IndexLimits::default()));
         }
     }
 
     fn drop_rank(&mut self, key: Key) {
         let Some(rank) = self.ranks.remove(&key) else { return };
-        if let (Some(slot), Some(index)) = (rank.slot, self.indexes.get_mut(&rank.pool)) {
+        if let (Some(slot), Some(index)) = (self.slots.remove(&key), self.indexes.get_mut(&rank.pool)) {
             index.drop_slot(slot);
         }
         if !self.ranks.values().any(|other| other.pool == rank.pool) {
@@ -218,15 +223,14 @@ impl Kv {
             stream: KvStream::default(),
             link: Link::default(),
             pool: pool.clone(),
-            slot: None,
         }))
     }
 
     fn view(&self, now: Timestamp, key: Key) -> Option<KvView> {
         let rank = self.ranks.get(&key)?;
         let blocks = |tier| {
-            let (slot, index) = rank.slot.zip(self.indexes.get(&rank.pool))?;
-            Some(index.handles(slot, tier))
+            let (slot, index) = self.slots.get(&key).zip(self.indexes.get(&rank.pool))?;
+            Some(index.handles(*slot, tier))
         };
         Some(KvView {
             link: rank.link,

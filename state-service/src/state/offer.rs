@@ -9,6 +9,10 @@ use routing::id::Rank;
 
 /// Every reason for which a worker may not take a request that would get this rank there.
 pub(super) fn refuses(demands: &Demands, worker: &Worker, rank: Option<Rank>) -> Vec<Removal> {
+    // Nearly always so, and asked for each worker at each choice: nothing is demanded, and no label repels.
+    if demands.is_empty() && worker.spec.labels.is_empty() {
+        return Vec::new();
+    }
     let address = address(demands, worker, rank);
     demands.refuses(offer(worker, address.as_deref()))
 }

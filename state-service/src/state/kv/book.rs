@@ -32,7 +32,7 @@ impl Kv {
         let held = self.holds(looked, worker, slot);
         let cached = u64::from(held.known() + held.expected).saturating_mul(looked.size.block_size.into());
         let prefill = if phase == Phase::Decode { 0 } else { looked.size.tokens.saturating_sub(cached) };
-        let load = Load { marks: looked.marks.clone(), blocks: looked.size.blocks(), prefill };
+        let load = Load { marks: looked.marks.clone(), blocks: looked.blocks, prefill };
         let times = Times { within, expected: self.settings(&pool.name).prediction_ttl };
         if !self.bookings.book(now, owner, slot, load, times) {
             return false;

@@ -8,7 +8,7 @@ use super::super::binding::Slot;
 use super::super::vms::VmId;
 use super::counts::Count;
 use super::runs::{Depths, Mark, Marks, Runs};
-use super::seats::{Seat, Seats};
+use super::seats::{Seat, Seats, Sums};
 use routing::id::RequestId;
 use routing::time::{Millis, Timestamp};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -97,8 +97,13 @@ impl Bookings {
         self.seats.get(self.seat_of(slot)?)
     }
 
+    /// Sums of a slot's seat; none of a slot that never had one.
+    pub(super) fn sums(&self, seat: Option<u32>) -> Sums {
+        seat.and_then(|seat| self.seats.get(seat)).map_or_else(Sums::default, |seat| seat.sums)
+    }
+
     pub(super) fn find(&self, marks: &[Mark], now: Timestamp, out: &mut Depths) {
-        self.runs.find(marks, now, out);
+        self.runs.find(marks, (now, self.seats.len()), out);
     }
 
     pub(super) fn counts(&self) -> impl Iterator<Item = (&'static str, u64)> {

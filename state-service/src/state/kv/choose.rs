@@ -40,11 +40,12 @@ impl State {
     /// Where the prompt costs least, among the slots of the workers that are left.
     pub(in crate::state) fn choose_slot(&self, asked: &Asked, field: &Field<'_>) -> Option<Slot> {
         let slots = self.compare_slots(asked, field);
-        let left: Vec<&Compared<'_>> = slots.iter().filter(|one| one.is_left()).collect();
-        let costs: Vec<Cost> = left.iter().map(|one| one.cost).collect();
+        let left = || slots.iter().filter(|one| one.is_left());
+        let mut costs: Vec<Cost> = Vec::with_capacity(slots.len());
+        costs.extend(left().map(|one| one.cost));
         let temperature = self.kv.settings(&asked.pool.name).weights.temperature;
         let chosen = choose(&costs, temperature, asked.draw)?;
-        left.get(chosen).map(|one| one.slot)
+        left().nth(chosen).map(|one| one.slot)
     }
 
     /// Every slot of the workers considered, with what is in its way.
@@ -99,12 +100,17 @@ impl State {
         let total = left().map(|one| one.requests).sum();
         let shares = left().map(|one| one.share).sum();
         let percent = self.kv.settings(&asked.pool.name).load_cap;
-        let is_loaded = |one: &Compared<'_>| one.requests > load_cap(percent, total, (one.share, shares));
-        if left().all(is_loaded) {
+        let cap_of = |share| load_cap(percent, total, (share, shares));
+        if left().all(|one| one.requests > cap_of(one.share)) {
             return;
         }
-        for one in all.iter_mut().filter(|one| one.removed_by.is_empty()) {
-            if is_loaded(one) {
+        // Nearly always all shares are equal.
+        let mut last = (1, cap_of(1));
+        for one in all.iter_mut().filter(|one| one.is_left()) {
+            if last.0 != one.share {
+                last = (one.share, cap_of(one.share));
+            }
+            if one.requests > last.1 {
                 one.removed_by.push(Removal::Load);
             }
         }
@@ -112,13 +118,14 @@ impl State {
 }
 
 /// Its ranks; the worker as a whole where its engine chooses among them.
-pub(in crate::state) fn slots_of(asked: &Asked, worker: &Worker) -> Vec<Slot> {
+pub(in crate::state) fn slots_of(asked: &Asked, worker: &Worker) -> impl Iterator<Item = Slot> {
     let count = worker.spec.rank_count();
-    if count == 1 || asked.pool.ranks() == Ranks::Engine {
-        return vec![worker.slot_of(None)];
-    }
+    let is_one = count == 1 || asked.pool.ranks() == Ranks::Engine;
     let start = worker.spec.rank_start();
-    (start..start.saturating_add(count)).map(|rank| worker.slot_of(Some(Rank(rank)))).collect()
+    let ranks = start..start.saturating_add(if is_one { 0 } else { count });
+    let ranks = ranks.map(|rank| Some(Rank(rank))).chain(is_one.then_some(None));
+    let hash = worker.hash;
+    ranks.map(move |rank| Slot::new(hash, rank))
 }
 
 /// Requests on a slot, those without a rank shared among the ranks; of a worker as a whole all.
@@ -146,5 +153,5 @@ fn typical_blocks<'a>(looked: &Looked, seen: impl Iterator<Item = &'a At>) -> u6
         (blocks.saturating_add(at.sums.prompt_blocks), booked.saturating_add(at.sums.booked))
     };
     let (blocks, booked) = seen.fold((0, 0), sum);
-    blocks.checked_div(booked).unwrap_or_else(|| looked.size.blocks()).max(1)
+    blocks.checked_div(booked).unwrap_or(looked.blocks).max(1)
 }

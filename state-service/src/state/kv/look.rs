@@ -8,7 +8,7 @@ use super::super::blocks::{self, Overlaps};
 use super::super::workers::Worker;
 use super::runs::{Depth, Depths, Marks, marks};
 use super::seats::Sums;
-use super::{BLOCK_SIZE_DEFAULT, Kv};
+use super::{BLOCK_SIZE_DEFAULT, Key, Kv};
 use routing::block::Chain;
 use routing::contract::{Overlap, Policy, PoolInfo};
 use routing::id::{PoolName, Rank};
@@ -25,6 +25,10 @@ pub(in crate::state) struct Looked {
     /// Whether there is a prompt at all.
     pub(super) has_prompt: bool,
     pub(super) size: Size,
+    /// Blocks it takes.
+    pub(super) blocks: u64,
+    /// Blocks of it that a cache can serve: all full ones, but for the last if nothing comes after it.
+    servable: u32,
     found: Found,
 }
 
@@ -66,6 +70,11 @@ impl Holds {
     }
 }
 
+fn servable(chain: &Chain, block_size: u32) -> u32 {
+    let last = chain.tokens.saturating_sub(1) / block_size.max(1);
+    last.min(u32::try_from(chain.hashes.len()).unwrap_or(u32::MAX))
+}
+
 const fn least(left: u32, right: u32) -> u32 {
     if left < right { left } else { right }
 }
@@ -79,18 +88,32 @@ pub(super) struct At {
     pub(super) share: u32,
 }
 
+/// Ranks of one worker, asked for once.
+#[derive(Clone, Copy)]
+struct Ranks {
+    start: u32,
+    count: u32,
+}
+
+impl Ranks {
+    fn of(worker: &Worker) -> Self {
+        Self { start: worker.spec.rank_start(), count: worker.spec.rank_count() }
+    }
+
+    fn slots(self, worker: u64) -> impl Iterator<Item = Slot> {
+        let ranks = self.start..self.start.saturating_add(self.count);
+        ranks.map(move |rank| Slot::new(worker, Some(Rank(rank))))
+    }
+}
+
 impl Looked {
     pub(super) fn overlap(&self, holds: Holds) -> Overlap {
         let of = u32::try_from(self.chain.hashes.len()).unwrap_or(u32::MAX);
         Overlap { blocks: holds.known(), of }
     }
 
-    /// Blocks of it that a cache can serve: all full ones, but for the last if nothing comes after it.
-    fn servable(&self) -> u32 {
-        let last = u64::from(self.chain.tokens).saturating_sub(1) / u64::from(self.size.block_size);
-        u32::try_from(last)
-            .unwrap_or(u32::MAX)
-            .min(u32::try_from(self.chain.hashes.len()).unwrap_or(u32::MAX))
+    fn depth(&self, seat: Option<u32>) -> Depth {
+        seat.map_or_else(Depth::default, |seat| self.found.depths.of(seat))
     }
 
     /// Whether there is anything to be looked for.
@@ -136,48 +159,43 @@ impl Kv {
         let nothing = BlockIndexOrNone(self.indexes.get(&pool.name).filter(|_| placements.is_none()));
         nothing.find(&chain, &mut found.events);
         let size = Size { tokens: chain.tokens.into(), block_size };
-        Some(Looked { chain, marks, has_prompt, size, found })
+        let (blocks, servable) = (size.blocks(), servable(&chain, block_size));
+        Some(Looked { chain, marks, has_prompt, size, blocks, servable, found })
     }
 
     /// What a slot of a worker holds of it: of a slot without a rank what its ranks hold in the mean.
     pub(super) fn holds(&self, looked: &Looked, worker: &Worker, slot: Slot) -> Holds {
-        let (start, count) = (worker.spec.rank_start(), worker.spec.rank_count());
-        if slot.rank().is_some() || count == 1 {
-            return self.held_by(looked, slot, slot.rank().map_or(start, |rank| rank.0));
-        }
-        let each = (start..start.saturating_add(count)).map(Rank);
-        let each = each.map(|rank| self.held_by(looked, Slot::new(slot.worker, Some(rank)), rank.0));
-        let whole = self.depth(looked, slot);
-        mean(each, count, whole)
+        self.held(looked, Ranks::of(worker), slot, self.bookings.seat_of(slot))
     }
 
-    fn held_by(&self, looked: &Looked, slot: Slot, rank: u32) -> Holds {
-        let depth = self.depth(looked, slot);
+    fn held(&self, looked: &Looked, ranks: Ranks, slot: Slot, seat: Option<u32>) -> Holds {
+        if slot.rank().is_some() || ranks.count == 1 {
+            let rank = slot.rank().map_or(ranks.start, |rank| rank.0);
+            return self.held_by(looked, (slot.worker, rank), seat);
+        }
+        let each = ranks.slots(slot.worker).zip(ranks.start..);
+        let each =
+            each.map(|(slot, rank)| self.held_by(looked, (slot.worker, rank), self.bookings.seat_of(slot)));
+        mean(each, ranks.count, looked.depth(seat))
+    }
+
+    fn held_by(&self, looked: &Looked, key: Key, seat: Option<u32>) -> Holds {
+        let depth = looked.depth(seat);
         let known = match &looked.found.placed {
             Some(placed) => {
-                let run = self.bookings.seat_of(slot).and_then(|seat| placed.get(&seat).copied());
+                let run = seat.and_then(|seat| placed.get(&seat).copied());
                 Holds { gpu: run.unwrap_or(0), ..Holds::default() }
             }
-            None => {
-                let found = self.ranks.get(&(slot.worker, rank)).and_then(|rank| rank.slot);
-                let found = found.map(|slot| looked.found.events.of(slot));
-                found.map_or_else(Holds::default, |of| Holds {
-                    gpu: of.gpu,
-                    host: of.host,
-                    disk: of.disk,
-                    ..Holds::default()
-                })
-            }
+            None => self.slots.get(&key).map_or_else(Holds::default, |slot| {
+                let blocks::Overlap { gpu, host, disk, .. } = looked.found.events.of(*slot);
+                Holds { gpu, host, disk, ..Holds::default() }
+            }),
         };
         let expected = depth.expected.saturating_sub(known.known());
         // What is only known to have been sent there may still be computed.
         let told = if looked.found.placed.is_some() { 0 } else { known.known() };
         let computing = depth.prefilling.saturating_sub(told);
-        Holds { expected, active: depth.active, computing, ..known }.within(looked.servable())
-    }
-
-    fn depth(&self, looked: &Looked, slot: Slot) -> Depth {
-        self.bookings.seat_of(slot).map_or_else(Depth::default, |seat| looked.found.depths.of(seat))
+        Holds { expected, active: depth.active, computing, ..known }.within(looked.servable)
     }
 
     /// What is told of the slot that was chosen.
@@ -187,26 +205,25 @@ impl Kv {
 
     /// One slot as the prompt finds it.
     pub(super) fn at(&self, looked: &Looked, worker: &Worker, slot: Slot) -> At {
-        let count = worker.spec.rank_count().max(1);
-        let share = if slot.rank().is_some() { 1 } else { count };
-        At { holds: self.holds(looked, worker, slot), sums: self.booked(worker, slot), share }
+        let ranks = Ranks::of(worker);
+        let seat = self.bookings.seat_of(slot);
+        let share = if slot.rank().is_some() { 1 } else { ranks.count.max(1) };
+        At { holds: self.held(looked, ranks, slot, seat), sums: self.booked(ranks, slot, seat), share }
     }
 
     /// Sums over the bookings of a slot, with its part of those of its worker as a whole. Of a slot without a rank: the mean.
-    fn booked(&self, worker: &Worker, slot: Slot) -> Sums {
-        let count = u64::from(worker.spec.rank_count().max(1));
-        let of = |slot| self.bookings.seat(slot).map_or_else(Sums::default, |seat| seat.sums);
-        if count == 1 {
-            return of(slot);
+    fn booked(&self, ranks: Ranks, slot: Slot, seat: Option<u32>) -> Sums {
+        let own = self.bookings.sums(seat);
+        if ranks.count <= 1 {
+            return own;
         }
-        let whole = of(Slot::new(slot.worker, None)).divided(count);
+        let of = |slot| self.bookings.sums(self.bookings.seat_of(slot));
+        let count = u64::from(ranks.count);
         if slot.rank().is_some() {
-            return of(slot).plus(whole);
+            return own.plus(of(Slot::new(slot.worker, None)).divided(count));
         }
-        let start = worker.spec.rank_start();
-        let ranks = (start..start.saturating_add(worker.spec.rank_count())).map(Rank);
-        let each = ranks.map(|rank| of(Slot::new(slot.worker, Some(rank))));
-        each.fold(Sums::default(), Sums::plus).divided(count).plus(whole)
+        let each = ranks.slots(slot.worker).map(of);
+        each.fold(Sums::default(), Sums::plus).divided(count).plus(own.divided(count))
     }
 }
 
@@ -218,7 +235,7 @@ impl At {
         Terms {
             active_prefill_tokens: sums.prefill_tokens.saturating_sub(computing),
             active_decode_blocks: sums.decode_blocks.saturating_add(others.saturating_mul(typical)),
-            added_blocks: looked.size.blocks().saturating_sub(holds.active.into()),
+            added_blocks: looked.blocks.saturating_sub(holds.active.into()),
             gpu: holds.gpu,
             host: holds.host,
             disk: holds.disk,

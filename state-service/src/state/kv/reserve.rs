@@ -9,12 +9,12 @@ use super::super::error::StateError;
 use super::super::judge::{Asked, Seat};
 use super::super::verdict::Act;
 use super::bookings::Owner;
-use super::look::Found;
-use routing::contract::{Policy, Target};
+use super::look::Looked;
+use routing::contract::Target;
 use routing::demand::Demands;
 use routing::hash::Phase;
 use routing::id::RequestId;
-use routing::time::Timestamp;
+use routing::time::{Millis, Timestamp};
 
 impl State {
     /// Chooses a slot, or takes the named one, and books the prompt there. Asked again under the same id it stays where it is.
@@ -26,11 +26,10 @@ impl State {
         let declared = || self.pools.keys().map(|name| name.as_str()).collect::<Vec<_>>().join(", ");
         let unknown = || StateError::UnknownPool { pool: ask.pool.clone(), declared: declared() };
         let pool = self.pools.get(&ask.pool).cloned().ok_or_else(unknown)?;
-        if pool.policy != Policy::KvAware {
-            return Err(StateError::NotByPrompt { pool: ask.pool });
-        }
+        let found = std::mem::take(&mut self.kv.found);
+        let looked = self.look(now, &pool, Some(*ask.prompt), found);
+        let Some(looked) = looked else { return Err(StateError::NotByPrompt { pool: pool.name }) };
         let owner = Owner::Host(ask.id.0);
-        let looked = self.look(now, &pool, Some(*ask.prompt), Found::default());
         let asked = Asked {
             now,
             seat: Seat::New,
@@ -41,16 +40,27 @@ impl State {
             cached: None,
             named: ask.named.or_else(|| self.reserved_before(owner)),
             demands: Demands::default(),
-            looked: looked.as_ref(),
+            looked: Some(&looked),
             draw: ask.draw,
         };
-        let verdict = self.judge(&asked);
-        let reply = self.answer(&asked, verdict);
-        let place = verdict.act.slot().zip(reply.target).zip(looked.as_ref());
-        let Some(((slot, target), looked)) = place else { return Err(no_place(verdict.act)) };
+        let reserved = self.reserve_looked(&asked, &looked, (owner, ask.within));
+        self.kv.found = looked.into_found();
+        reserved
+    }
+
+    fn reserve_looked(
+        &mut self,
+        asked: &Asked,
+        looked: &Looked,
+        (owner, within): (Owner, Millis),
+    ) -> Result<Reserved, StateError> {
+        let verdict = self.judge(asked);
+        let reply = self.answer_alone(asked, verdict);
+        let place = verdict.act.slot().zip(reply.target);
+        let Some((slot, target)) = place else { return Err(no_place(verdict.act)) };
         let worker = self.workers.by_hash(slot.worker).ok_or_else(|| no_place(Act::NoWorker))?;
         let place = (worker, worker.slot_of(slot.rank()));
-        let booked = self.kv.book(now, (owner, ask.within), (&asked.pool, asked.phase, looked), place);
+        let booked = self.kv.book(asked.now, (owner, within), (&asked.pool, asked.phase, looked), place);
         Ok(Reserved { target, overlap: reply.overlap, reason: reply.reason, booked })
     }
 

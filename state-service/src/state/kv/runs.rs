@@ -4,14 +4,17 @@
 //! and further on the longer it is, and its end. What two prompts share is seen to the last mark they share, never further than
 //! it is. Knows neither requests nor events.
 
+use super::spread::Spread;
 use routing::block::BlockHash;
 use routing::time::Timestamp;
 use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 
 /// Most (mark, slot)s. Past it a prompt is not followed.
 const HELD_MAX: usize = 4_000_000;
+
+/// Marks of a prompt of some thousand blocks: room that is had at once.
+const MARKS_USUAL: usize = 64;
 
 /// One block of a prompt by which it is recognised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,13 +40,14 @@ const fn step(at: usize) -> usize {
 
 pub(in crate::state) fn marks(hashes: &[BlockHash]) -> Marks {
     let grid = std::iter::successors(Some(step(0)), |at| Some(at + step(*at)));
-    let mut places: Vec<usize> = grid.take_while(|at| *at < hashes.len()).collect();
-    places.push(hashes.len());
+    let places = grid.take_while(|at| *at < hashes.len()).chain([hashes.len()]);
     let mark = |at: usize| {
         let hash = hashes.get(at.checked_sub(1)?)?.0;
         Some(Mark { hash, at: u32::try_from(at).ok()? })
     };
-    places.into_iter().filter_map(mark).collect()
+    let mut marks = Vec::with_capacity(MARKS_USUAL);
+    marks.extend(places.filter_map(mark));
+    marks.into()
 }
 
 /// What a slot has to do with a mark.
@@ -58,29 +62,11 @@ struct Held {
     until: Timestamp,
 }
 
-/// Block hashes are spread already; whoever makes up some of his own spoils his own choices.
-#[derive(Debug, Default)]
-struct Spread(u64);
-
-impl Hasher for Spread {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        bytes.iter().for_each(|byte| self.write_u64(u64::from(*byte)));
-    }
-
-    fn write_u64(&mut self, n: u64) {
-        self.0 = (self.0 ^ n).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-    }
-}
-
 /// Marks of everything that is active or expected, over all slots.
 #[derive(Debug, Default)]
 pub(in crate::state) struct Runs {
     /// Each sorted by slot.
-    held: HashMap<u64, Vec<Held>, BuildHasherDefault<Spread>>,
+    held: HashMap<u64, Vec<Held>, Spread>,
     len: usize,
 }
 
@@ -97,33 +83,27 @@ pub(in crate::state) struct Depth {
 
 /// How far each slot is. Kept and used again, it allocates nothing.
 #[derive(Debug, Default)]
-pub(in crate::state) struct Depths {
-    by_slot: Vec<Depth>,
-    reached: Vec<u32>,
-}
+pub(in crate::state) struct Depths(Vec<Depth>);
 
 impl Depths {
     pub(in crate::state) fn of(&self, slot: u32) -> Depth {
-        self.by_slot.get(slot as usize).copied().unwrap_or_default()
+        self.0.get(slot as usize).copied().unwrap_or_default()
     }
 
-    fn begin(&mut self) {
-        for slot in self.reached.drain(..) {
-            if let Some(depth) = self.by_slot.get_mut(slot as usize) {
-                *depth = Depth::default();
-            }
-        }
+    /// Twelve bytes for each slot are zeroed sooner than it is noted which need be.
+    fn begin(&mut self, slots: usize) {
+        self.0.clear();
+        self.0.resize(slots, Depth::default());
     }
+}
 
-    fn reach(&mut self, slot: u32) -> Option<&mut Depth> {
-        let at = slot as usize;
-        if at >= self.by_slot.len() {
-            self.by_slot.resize(at + 1, Depth::default());
-        }
-        if self.by_slot.get(at) == Some(&Depth::default()) {
-            self.reached.push(slot);
-        }
-        self.by_slot.get_mut(at)
+impl Depth {
+    /// Something at a slot goes through the mark at `at`.
+    const fn reach(&mut self, at: u32, held: &Held, now: Timestamp) {
+        let is_active = held.active > 0;
+        self.active = if is_active { at } else { self.active };
+        self.prefilling = if held.prefilling > 0 { at } else { self.prefilling };
+        self.expected = if is_active | (held.until.0 > now.0) { at } else { self.expected };
     }
 }
 
@@ -182,21 +162,14 @@ impl Runs {
         });
     }
 
-    /// How far each slot is into a prompt.
-    pub(in crate::state) fn find(&self, marks: &[Mark], now: Timestamp, out: &mut Depths) {
-        out.begin();
+    /// How far each of the first `slots` is into a prompt.
+    pub(in crate::state) fn find(&self, marks: &[Mark], (now, slots): (Timestamp, usize), out: &mut Depths) {
+        out.begin(slots);
         for mark in marks {
             let Some(all) = self.held.get(&mark.hash) else { break };
             for held in all {
-                let Some(depth) = out.reach(held.slot) else { continue };
-                if held.active > 0 {
-                    depth.active = mark.at;
-                }
-                if held.prefilling > 0 {
-                    depth.prefilling = mark.at;
-                }
-                if held.active > 0 || held.until > now {
-                    depth.expected = mark.at;
+                if let Some(depth) = out.0.get_mut(held.slot as usize) {
+                    depth.reach(mark.at, held, now);
                 }
             }
         }

@@ -2,8 +2,8 @@
 
 use super::super::binding::Slot;
 use super::bookings::{Load, Owner};
-use routing::id::Rank;
-use std::collections::{BTreeMap, BTreeSet};
+use super::spread::Spread;
+use std::collections::{BTreeSet, HashMap};
 
 /// Most slots that anything was booked on. Past it nothing is booked on another one.
 const SEATS_MAX: usize = 16_384;
@@ -11,6 +11,7 @@ const SEATS_MAX: usize = 16_384;
 /// One slot.
 #[derive(Debug, Default)]
 pub(in crate::state) struct Seat {
+    /// None while it is free.
     pub(super) slot: Option<Slot>,
     pub(super) sums: Sums,
     pub(super) prefilling: BTreeSet<Owner>,
@@ -34,7 +35,8 @@ pub(super) struct Sums {
 /// All of them. A number is given to another slot once its own is gone.
 #[derive(Debug, Default)]
 pub(super) struct Seats {
-    by_slot: BTreeMap<Slot, u32>,
+    /// Asked for each slot at each choice; never walked.
+    by_slot: HashMap<Slot, u32, Spread>,
     seats: Vec<Seat>,
     free: Vec<u32>,
 }
@@ -52,9 +54,17 @@ impl Seats {
         self.seats.get_mut(seat as usize)
     }
 
+    /// How many numbers were ever given.
+    pub(super) fn len(&self) -> usize {
+        self.seats.len()
+    }
+
+    /// By slot.
     pub(super) fn of_worker(&self, worker: u64) -> Vec<(Slot, u32)> {
-        let all = Slot::new(worker, Some(Rank(0)))..=Slot::new(worker, None);
-        self.by_slot.range(all).map(|(slot, seat)| (*slot, *seat)).collect()
+        let taken = (0..).zip(&self.seats).filter_map(|(seat, place)| Some((place.slot?, seat)));
+        let mut all: Vec<(Slot, u32)> = taken.filter(|(slot, _)| slot.worker == worker).collect();
+        all.sort_unstable();
+        all
     }
 
     /// The slot's, perhaps a new one.
@@ -75,7 +85,11 @@ impl Seats {
 
     /// Nothing is booked there any more.
     pub(super) fn free(&mut self, slot: Slot) {
-        self.free.extend(self.by_slot.remove(&slot));
+        let Some(seat) = self.by_slot.remove(&slot) else { return };
+        if let Some(place) = self.get_mut(seat) {
+            place.slot = None;
+        }
+        self.free.push(seat);
     }
 }
 

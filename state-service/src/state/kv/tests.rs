@@ -76,10 +76,26 @@ fn what_two_prompts_share_is_never_overstated() {
         let mut runs = Runs::default();
         assert_eq!(runs.enter(3, &marks(&chain(&one).hashes), true, Timestamp(0)), u64::from(of));
         let mut depths = Depths::default();
-        runs.find(&marks(&chain(&other).hashes), Timestamp(1), &mut depths);
+        runs.find(&marks(&chain(&other).hashes), (Timestamp(1), 4), &mut depths);
         assert_eq!(depths.of(3).active, seen, "{shared} of {of}");
         assert_eq!(depths.of(2).active, 0);
         assert_eq!(runs.leave(3, &marks(&chain(&one).hashes), true), u64::from(of));
         assert_eq!(runs.len(), 0);
     }
+}
+
+#[test]
+fn a_seat_goes_to_another_slot_once_its_own_is_gone() {
+    let mut bookings = Bookings::default();
+    let book = |bookings: &mut Bookings, worker: u32| {
+        let slot = Slot::new(worker.into(), None);
+        assert!(bookings.book(Timestamp(1), Owner::Host(worker.into()), slot, load(&[worker]), TIMES));
+        bookings.seat_of(slot)
+    };
+    assert_eq!([1, 2].map(|worker| book(&mut bookings, worker)), [Some(0), Some(1)]);
+    assert!(bookings.settle(1, |_| true).is_empty(), "it stays");
+    assert_eq!(bookings.settle(1, |_| false), [0]);
+    assert!(bookings.settle(1, |_| false).is_empty(), "nothing is freed twice");
+    assert_eq!((book(&mut bookings, 3), book(&mut bookings, 1)), (Some(0), Some(2)));
+    assert_eq!((bookings.settle(3, |_| false), bookings.settle(1, |_| false)), (vec![0], vec![2]));
 }

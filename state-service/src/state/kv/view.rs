@@ -30,7 +30,7 @@ impl State {
     /// A slot's place in its pool's index; `None` while nothing is known of it.
     #[must_use]
     pub fn kv_slot(&self, target: &Target) -> Option<SlotId> {
-        self.kv.ranks.get(&self.kv_key(target)?)?.slot
+        self.kv.slots.get(&self.kv_key(target)?).copied()
     }
 
     /// What streams and indexes counted, and the ranks refused.
