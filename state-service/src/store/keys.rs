@@ -1,0 +1,72 @@
+//! The names of everything we keep in the store. All have one hash tag, so that one script may touch any of them in a cluster.
+
+use super::error::StoreError;
+use routing::id::SessionId;
+
+/// What makes all keys of one deployment live on one node of a cluster.
+const TAG: &str = "{rankpin}";
+/// Longest prefix, in bytes.
+const PREFIX_BYTES_MAX: usize = 64;
+
+/// The names, for one prefix.
+#[derive(Clone, Debug)]
+pub(super) struct Keys {
+    base: String,
+    pub(super) epoch: String,
+    pub(super) log: String,
+    pub(super) workers: String,
+}
+
+impl Keys {
+    /// Checks the prefix: it is text of ours in patterns, too, and must bring no tag of its own.
+    pub(super) fn new(prefix: &str) -> Result<Self, StoreError> {
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b':');
+        if prefix.is_empty() || prefix.len() > PREFIX_BYTES_MAX || !prefix.bytes().all(plain) {
+            return Err(StoreError::Config(format!(
+                "the key prefix must be 1 to {PREFIX_BYTES_MAX} ASCII letters, digits, `-`, `_`, `.` or `:`"
+            )));
+        }
+        let base = format!("{prefix}:{TAG}");
+        let name = |end: &str| format!("{base}:{end}");
+        Ok(Self { epoch: name("epoch"), log: name("log"), workers: name("workers"), base })
+    }
+
+    /// The record of a session.
+    pub(super) fn session(&self, id: SessionId) -> String {
+        format!("{}:s:{id}", self.base)
+    }
+
+    /// Finds all records.
+    pub(super) fn sessions(&self) -> String {
+        format!("{}:s:*", self.base)
+    }
+
+    /// The session whose record a key is.
+    pub(super) fn session_of(&self, key: &str) -> Option<SessionId> {
+        SessionId::from_hex(key.strip_prefix(&self.base)?.strip_prefix(":s:")?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_names_its_session_and_all_have_one_tag() {
+        let keys = Keys::new("prod").unwrap();
+        let key = keys.session(SessionId(0xab));
+        assert_eq!(key, "prod:{rankpin}:s:000000000000000000000000000000ab");
+        assert_eq!(keys.session_of(&key), Some(SessionId(0xab)));
+        assert_eq!(keys.session_of("prod:{rankpin}:s:ab"), None);
+        for key in [&keys.epoch, &keys.log, &keys.workers, &keys.sessions()] {
+            assert!(key.starts_with("prod:{rankpin}:"), "{key}");
+        }
+    }
+
+    #[test]
+    fn a_prefix_that_could_be_a_pattern_or_a_tag_is_refused() {
+        for prefix in ["", "a*", "{x}", "a b", &"p".repeat(65)] {
+            assert!(matches!(Keys::new(prefix), Err(StoreError::Config(_))), "{prefix}");
+        }
+    }
+}
