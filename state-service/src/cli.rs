@@ -2,11 +2,12 @@
 
 use crate::auth::{Token, TokenError};
 use crate::replay::ReplayArgs;
+use crate::store::{StoreConfig, StoreError};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use routing::hash::{self, Phase};
-use routing::id::{NameError, PoolName};
+use routing::id::{Epoch, NameError, PoolName};
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Keeps every conversation on the worker and rank that holds its prefix.
 #[derive(Debug, Parser)]
@@ -57,6 +58,18 @@ pub struct ServeArgs {
     /// How often each engine's own gauges are read (running, waiting, KV usage); 0 reads never.
     #[arg(long, value_name = "MS", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(0..=60_000))]
     pub scrape_interval_ms: u64,
+    /// The store that several replicas share: redis://HOST:PORT, rediss:// with TLS, also redis-cluster:// and redis-sentinel://.
+    #[arg(long, value_name = "URL", conflicts_with = "store_file")]
+    pub store: Option<String>,
+    /// The same, from a file: a URL with a password is none of the process list's business.
+    #[arg(long, value_name = "FILE")]
+    pub store_file: Option<PathBuf>,
+    /// What the names of its keys begin with: one for each fleet in a store.
+    #[arg(long, value_name = "NAME", default_value = "rankpin")]
+    pub store_prefix: String,
+    /// A certificate authority to trust for it in place of the system's, as PEM.
+    #[arg(long, value_name = "FILE")]
+    pub store_ca: Option<PathBuf>,
     /// Writes the addresses listened on as JSON, by rename, once they are.
     #[arg(long, value_name = "FILE")]
     pub addr_file: Option<PathBuf>,
@@ -168,6 +181,20 @@ pub enum ArgsError {
     /// The token file is no use.
     #[error(transparent)]
     Token(#[from] TokenError),
+    /// A file of the store's cannot be read.
+    #[error("--{argument} {path}: {source}")]
+    StoreFile {
+        /// Without its dashes.
+        argument: &'static str,
+        /// As given.
+        path: PathBuf,
+        /// What the system said.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The store's URL or prefix is no use. Says nothing of the URL, which may have a password in it.
+    #[error("--store: {0}")]
+    Store(#[from] StoreError),
 }
 
 impl ServeArgs {
@@ -186,6 +213,30 @@ impl ServeArgs {
         }
         Ok(None)
     }
+}
+
+impl ServeArgs {
+    /// The store that this replica, of that life, shares with others; none for the only one.
+    ///
+    /// # Errors
+    /// [`ArgsError`]: a file that cannot be read, or a URL that names no store.
+    pub fn shared_store(&self, life: Epoch) -> Result<Option<StoreConfig>, ArgsError> {
+        let from_file = self.store_file.as_deref().map(|path| read("store-file", path)).transpose()?;
+        let Some(url) = from_file.or_else(|| self.store.clone()) else { return Ok(None) };
+        let mut config = StoreConfig::new(url.trim(), &self.store_prefix, life.0)?;
+        if let Some(path) = &self.store_ca {
+            config.ca = Some(read("store-ca", path)?.into_bytes());
+        }
+        Ok(Some(config))
+    }
+}
+
+fn read(argument: &'static str, path: &Path) -> Result<String, ArgsError> {
+    std::fs::read_to_string(path).map_err(|source| ArgsError::StoreFile {
+        argument,
+        path: path.to_path_buf(),
+        source,
+    })
 }
 
 /// The lines `rankpin hash` prints.

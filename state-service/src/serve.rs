@@ -8,7 +8,9 @@ use crate::http::{
     listener::{self, Patience},
 };
 use crate::persist::Store;
+use crate::replicas::{self, Replicas};
 use crate::service::{Service, Setup};
+use crate::store::Store as SharedStore;
 use crate::{probe, resolve, scrape, told, xds_files};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::json;
@@ -92,6 +94,7 @@ pub async fn run(args: &ServeArgs) -> Result<(), ServeError> {
     take_all_descriptors();
     let mut signals = Signals::listen().map_err(|source| failed("signals", source))?;
     let service = set_up(args)?;
+    join_replicas(args, &service).await?;
     let data = bind(args.data).await?;
     let control = bind(args.control).await?;
     announce(args, &data, &control).map_err(|source| failed("announcing the addresses", source))?;
@@ -134,6 +137,16 @@ fn set_up(args: &ServeArgs) -> Result<Arc<Service>, ServeError> {
     Ok(Arc::new(service))
 }
 
+/// A store that is away now is no reason not to start; a URL that names none is.
+async fn join_replicas(args: &ServeArgs, service: &Arc<Service>) -> Result<(), ServeError> {
+    let Some(config) = args.shared_store(service.epoch)? else { return Ok(()) };
+    let address = config.address();
+    let store = SharedStore::open(&config).await.map_err(ArgsError::from)?;
+    tracing::info!(store = %address, "sharing bindings and workers with other replicas");
+    service.join_replicas(Arc::new(Replicas::new(store)));
+    Ok(())
+}
+
 fn read_config(path: Option<&Path>) -> Result<config::ServiceConfig, ServeError> {
     let Some(path) = path else { return Ok(config::ServiceConfig::without_file()) };
     let text =
@@ -174,6 +187,10 @@ fn start_tasks(args: &ServeArgs, service: &Arc<Service>) -> JoinSet<()> {
     tasks.spawn(keep("kv events", move || kv_events(own(&listening))));
     let asking = own(service);
     tasks.spawn(keep("told", move || ask_all(own(&asking))));
+    if let Some(replicas) = service.replicas().cloned() {
+        let sharing = own(service);
+        tasks.spawn(keep("replicas", move || replicas::run(own(&sharing), Arc::clone(&replicas))));
+    }
     let probe_ms = args.probe_interval_ms;
     if probe_ms > 0 {
         tasks.spawn(keep("probe", move || probe_all(own(&probing), probe_ms)));

@@ -6,6 +6,7 @@ mod bindings;
 mod discovery;
 mod kv;
 mod reservations;
+mod sharing;
 mod start;
 mod states;
 mod tokens;
@@ -25,8 +26,9 @@ use crate::http::problem::Problem;
 use crate::kv_events::hub::Hub;
 use crate::metrics::HttpMetrics;
 use crate::persist::Store;
+use crate::replicas::{Replicas, Settled};
 use crate::scrape;
-use crate::state::{Command, Declared, Effect, Reply, State};
+use crate::state::{Command, Declared, Effect, Note, Reply, State};
 use routing::block::Chain;
 use routing::contract::{PageUpload, Report, RouteReply, RouteRequest, WatchQuery, WatchReply};
 use routing::id::{Epoch, SessionId, WorkerId};
@@ -35,9 +37,12 @@ use serde_json::Value;
 use std::collections::BTreeSet;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use tokio::sync::{Semaphore, broadcast, watch};
 use waits::{Waiting, Waits};
+
+/// Most answers to one question that others overtake; whose binding is the newer one is seen later then.
+const ANSWERS_MAX: usize = 3;
 
 /// The running service, shared by all handlers and tasks.
 pub struct Service {
@@ -62,6 +67,8 @@ pub struct Service {
     state: Mutex<State>,
     waits: Waits,
     store: Store,
+    /// What it shares with other replicas; none of the only one.
+    replicas: OnceLock<Arc<Replicas>>,
     /// Declared in the config file: not saved, so that taking them out of the file takes them out.
     config_workers: BTreeSet<WorkerId>,
     changes: watch::Sender<u64>,
@@ -130,8 +137,25 @@ impl Service {
     ///
     /// # Errors
     /// [`Problem`] as the state refuses it.
-    pub async fn route(&self, mut request: RouteRequest) -> Result<RouteReply, Problem> {
+    pub async fn route(self: &Arc<Self>, mut request: RouteRequest) -> Result<RouteReply, Problem> {
         let prompt = self.blocks_of(&mut request).await?;
+        if self.replicas().is_none() || request.dry_run {
+            return self.answer(request, prompt).await;
+        }
+        let (session, prefill) = (request.session, request.prefill.as_ref().and_then(|ask| ask.session));
+        let mut reply = self.answer(request.clone(), prompt.clone()).await?;
+        // What another replica did meanwhile is asked for again; at last an answer goes out as it is.
+        for _ in 0..ANSWERS_MAX {
+            let sessions = [session.or(reply.session), prefill];
+            if self.settle(sessions, &reply, request.deadline_ms).await == Settled::AsAnswered {
+                break;
+            }
+            reply = self.answer(request.clone(), prompt.clone()).await?;
+        }
+        Ok(reply)
+    }
+
+    async fn answer(&self, request: RouteRequest, prompt: Option<Box<Chain>>) -> Result<RouteReply, Problem> {
         let waiting = match self.ask(request, prompt) {
             (Reply::Route(reply), _) => return Ok(reply),
             (Reply::Later(_), Some(waiting)) => waiting,
@@ -186,6 +210,7 @@ impl Service {
             | Reply::Route(_)
             | Reply::Reserved(_)
             | Reply::Applied(_)
+            | Reply::Notes(_)
             | Reply::Later(_) => None,
         }
     }
@@ -199,7 +224,8 @@ impl Service {
         match self.apply(Command::PutWorker { spec }) {
             Reply::Declared(what) => {
                 tracing::info!(worker = %id, ?what, "worker declared");
-                self.save_before_answering().await.map(|()| what)
+                self.save_before_answering().await?;
+                self.share_declaration(&id).await.map(|()| what)
             }
             other => Err(not_an_answer(other)),
         }
@@ -212,7 +238,8 @@ impl Service {
     pub async fn remove(&self, id: WorkerId) -> Result<(), Problem> {
         done(self.apply(Command::RemoveWorker { id: id.clone() }))?;
         tracing::info!(worker = %id, "worker removed");
-        self.save_before_answering().await
+        self.save_before_answering().await?;
+        self.share_declaration(&id).await
     }
 
     /// Drains a worker, or ends its drain.
@@ -222,6 +249,7 @@ impl Service {
     pub async fn drain(&self, id: WorkerId, deadline: Option<Millis>) -> Result<(), Problem> {
         done(self.apply(Command::DrainWorker { id: id.clone(), deadline }))?;
         tracing::info!(worker = %id, deadline_ms = deadline.map(|d| d.0), "worker drains");
+        self.note(Note::Drain { worker: id, deadline });
         self.save_before_answering().await
     }
 
@@ -232,7 +260,12 @@ impl Service {
     pub async fn resume(&self, id: WorkerId) -> Result<(), Problem> {
         done(self.apply(Command::ResumeWorker { id: id.clone() }))?;
         tracing::info!(worker = %id, "worker resumes");
+        self.note(Note::Resume { worker: id });
         self.save_before_answering().await
+    }
+
+    fn note(&self, note: Note) {
+        self.replicas().into_iter().for_each(|replicas| replicas.note(note.clone()));
     }
 
     /// Ends a session by hand.
@@ -297,6 +330,10 @@ impl Service {
             // Without probes nobody listens, and that is no fault.
             Effect::ProbeNow(worker) => drop(self.alarms.send(worker)),
             Effect::Replay { worker, rank, attempt, from } => self.replay(worker, rank, attempt, from),
+            Effect::Recorded => self.replicas().into_iter().for_each(|replicas| replicas.wake()),
+            Effect::ClaimsOver(claims) => {
+                self.replicas().into_iter().for_each(|replicas| replicas.give_up(claims.clone()));
+            }
             Effect::Answer { ticket, reply } => self.waits.answer(ticket, reply),
         }
     }
@@ -324,6 +361,7 @@ fn not_an_answer(reply: Reply) -> Problem {
         | Reply::Reserved(_)
         | Reply::Later(_)
         | Reply::Applied(_)
+        | Reply::Notes(_)
         | Reply::Watch(_) => {
             tracing::error!("the state gave the answer to another question");
             Problem::internal("an unexpected condition; see the service's log")

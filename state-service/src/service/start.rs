@@ -54,6 +54,7 @@ impl Service {
             state: Mutex::new(State::new(epoch, StateConfig::new(config))),
             waits: super::waits::Waits::default(),
             store,
+            replicas: std::sync::OnceLock::new(),
             config_workers: from_config.iter().map(|spec| spec.id.clone()).collect(),
             changes: watch::Sender::new(0),
             members: watch::Sender::new(0),
@@ -114,6 +115,7 @@ impl Service {
             | Reply::Reserved(_)
             | Reply::Later(_)
             | Reply::Applied(_)
+            | Reply::Notes(_)
             | Reply::Watch(_) => Ok(()),
         }
     }

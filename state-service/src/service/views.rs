@@ -7,6 +7,7 @@ use crate::http::show;
 use crate::kv_events::hub::Rank;
 use crate::metrics::Text;
 use crate::state::{Readiness, SessionView, StateError, Worker};
+use crate::store::Standing;
 use routing::contract::{Fleet, Outcome, RouteReply, Target, Topology, WorkerState};
 use routing::directory::Directory;
 use routing::id::{Cursor, SessionId, WorkerId};
@@ -126,6 +127,16 @@ impl Service {
             Readiness::AllDown => reasons.push(said("all_down", "every worker is down")),
         }
         let mut warnings = self.warnings.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some(replicas) = self.replicas() {
+            if !replicas.is_ready() {
+                reasons.push(said("loading", "what other replicas know is not loaded yet"));
+            }
+            if let Standing::Away { reason } = replicas.standing() {
+                let detail =
+                    format!("the store is away ({reason}): bindings of other replicas are not heard of");
+                warnings.push(Warning { code: "store_away", detail });
+            }
+        }
         let missing = self.upstream_role_missing.load(Ordering::Relaxed);
         if missing > 0 {
             let detail =

@@ -6,6 +6,7 @@
 use super::State;
 use super::choice::pins;
 use super::limits::EXPIRED_PER_TICK_MAX;
+use super::shared::{ALIASES_UNTOLD_MAX, Sharing};
 use routing::contract::{RouteRequest, SessionRef};
 use routing::id::{PoolName, SessionId};
 use routing::time::Timestamp;
@@ -79,6 +80,23 @@ impl Aliases {
 impl State {
     /// An engine named an answer of a session.
     pub(super) fn alias_told(&mut self, now: Timestamp, id: SessionId, session: SessionRef, pool: &PoolName) {
+        if self.sharing != Sharing::Single {
+            self.aliases_untold.push_back((id, session, pool.clone()));
+            if self.aliases_untold.len() > ALIASES_UNTOLD_MAX {
+                self.aliases_untold.pop_front();
+                self.counters.aliases_not_shared += 1;
+            }
+        }
+        self.learn_alias(now, id, session, pool);
+    }
+
+    pub(super) fn learn_alias(
+        &mut self,
+        now: Timestamp,
+        id: SessionId,
+        session: SessionRef,
+        pool: &PoolName,
+    ) {
         let Some(pool) = self.pools.get(pool).filter(|pool| pins(pool)) else {
             self.counters.alias_unstored += 1;
             return;

@@ -9,6 +9,7 @@ use super::binding::Slot;
 use super::judge::Asked;
 use super::kv::slots_of;
 use super::limits::{ALTERNATES_MAX, ALTERNATES_WINDOW};
+use super::shared::Sharing;
 use super::workers::Worker;
 use routing::contract::{
     Affinity, OnAllOverloaded, Policy, PoolInfo, RANK_PICK_MARGIN, RankPick, Ranks, Removal, SessionRef,
@@ -182,6 +183,8 @@ impl State {
                 return Choice::of(Chosen::Overloaded);
             }
             (_, true) => Policy::LeastLoaded,
+            // Whoever is asked places a new session at the same slot.
+            (_, false) if self.sharing == Sharing::Apart && asked.pinned().is_some() => Policy::SessionHash,
             (policy, false) => policy,
         };
         if policy == Policy::KvAware && asked.looked.is_some() {
@@ -211,7 +214,9 @@ impl State {
     /// The slot of a new binding on a worker.
     pub(super) fn new_slot(&self, pool: &PoolInfo, worker: u64, hash: RankHash, draw: u64) -> Slot {
         match (pool.ranks(), self.workers.by_hash(worker)) {
-            (Ranks::Pinned, Some(worker)) if pool.rank_pick == RankPick::LeastLoaded => {
+            (Ranks::Pinned, Some(worker))
+                if pool.rank_pick == RankPick::LeastLoaded && self.sharing != Sharing::Apart =>
+            {
                 idle_slot(worker, hash, draw)
             }
             (Ranks::Pinned, Some(worker)) => worker.slot_for(hash),

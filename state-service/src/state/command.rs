@@ -4,12 +4,13 @@ use super::error::StateError;
 use super::gauges::SlotGauges;
 use super::kv_stream::{Attempt, Input, Link};
 use super::replicated::{Binding, Outcome};
+use super::shared::{Note, Sharing};
 use crate::declare::{Address, Told, WorkerSpec};
 use routing::block::Chain;
 use routing::contract::{
-    Overlap, PageUpload, Report, RouteReply, RouteRequest, Target, WatchQuery, WatchReply,
+    Overlap, PageUpload, Report, RouteReply, RouteRequest, SessionRef, Target, WatchQuery, WatchReply,
 };
-use routing::id::{PoolName, SessionId, WorkerId};
+use routing::id::{HoldId, PoolName, SessionId, Version, WorkerId};
 use routing::time::Millis;
 use std::net::SocketAddr;
 
@@ -133,6 +134,21 @@ pub enum Command {
         /// What.
         bindings: Vec<Binding>,
     },
+    /// How the state stands with other replicas.
+    Sharing(Sharing),
+    /// All replicas know of a hold: here, under this version.
+    Claimed {
+        /// The session.
+        session: SessionRef,
+        /// The hold that was proposed.
+        hold: HoldId,
+        /// What they know.
+        claim: Box<Binding>,
+    },
+    /// What should the other replicas hear?
+    TakeNotes,
+    /// What another replica heard.
+    Note(Box<Note>),
     /// There was an earlier life: its traces are on disk.
     EarlierLife {
         /// Every worker it had is declared again by now.
@@ -236,6 +252,8 @@ pub enum Reply {
     Reserved(Reserved),
     /// The same is answered by an [`Effect::Answer`] of a later command.
     Later(Later),
+    /// Answer to [`Command::TakeNotes`].
+    Notes(Vec<Note>),
     /// Answer to [`Command::Apply`]: one of each, in order.
     Applied(Vec<Outcome>),
     /// Answer to [`Command::Watch`]; `None`: nothing new yet, ask again on [`Effect::Changed`].
@@ -290,6 +308,10 @@ pub enum Effect {
         /// First number wanted.
         from: u64,
     },
+    /// Records changed: the other replicas should hear of it.
+    Recorded,
+    /// Claims whose holds ended: nobody else need keep to them.
+    ClaimsOver(Vec<(SessionId, Version)>),
     /// A question that waited is answered.
     Answer {
         /// As its [`Reply::Later`] said.

@@ -201,6 +201,10 @@ counters! {
     applied_parked,
     /// The same refused: over already, of a pool that pins nothing, of an impossible version, or without room.
     applied_rejected,
+    /// Holds that all replicas know of now: claimed here, or by another.
+    holds_claimed,
+    /// Response ids not told to other replicas: too many at once.
+    aliases_not_shared,
     /// Parked bindings whose worker was declared.
     unparked,
     /// Parked bindings forgotten for want of room.

@@ -34,6 +34,7 @@ mod report;
 mod route;
 mod sessions;
 mod settling;
+mod shared;
 mod slots;
 mod soft;
 mod tally;
@@ -56,6 +57,7 @@ pub use gauges::SlotGauges;
 pub use kv::KvView;
 pub use limits::{Limits, StateConfig};
 pub use replicated::{Binding, Changes, Outcome, Position};
+pub use shared::{Claiming, NOTES_MAX, Note, Proposal, Sharing};
 pub use workers::{Endpoint, Worker, cluster_name};
 
 use alias::Aliases;
@@ -63,13 +65,14 @@ use binding::Slot;
 use limits::EXPIRED_PER_TICK_MAX;
 use nodes::Nodes;
 use parked::Parked;
-use routing::contract::{Fleet, PoolInfo, Target};
+use routing::contract::{Caller, Fleet, PoolInfo, SessionRef, Target};
 use routing::id::{Epoch, PoolName, RankHash, SessionId, Version, WorkerId};
+use routing::policy::mix;
 use routing::time::{Millis, Timestamp};
 use sessions::Table;
 use settling::{Settling, first_view};
 use slots::Slots;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use vms::Vms;
 use waiting::Waiting;
 use watch::MoveLog;
@@ -109,6 +112,10 @@ pub struct State {
     waiting: Waiting,
     settling: Settling,
     kv: kv::Kv,
+    sharing: Sharing,
+    /// What the other replicas should hear.
+    gone_untold: Vec<Caller>,
+    aliases_untold: VecDeque<(SessionId, SessionRef, PoolName)>,
     /// Highest sequence of any version given here.
     clock: u64,
     next_hold: u64,
@@ -211,8 +218,12 @@ impl State {
             waiting: Waiting::default(),
             settling: Settling::default(),
             kv: kv::Kv::new(&config.service),
+            sharing: Sharing::default(),
+            gone_untold: Vec::new(),
+            aliases_untold: VecDeque::new(),
             clock: 0,
-            next_hold: 0,
+            // Apart from those of other replicas, and exact in JSON.
+            next_hold: mix(epoch.0, 1) >> 16,
             news: false,
             doubted: BTreeSet::new(),
             config,
@@ -223,12 +234,20 @@ impl State {
     pub fn apply(&mut self, now: Timestamp, command: Command, out: &mut Vec<Effect>) -> Reply {
         self.begin(now);
         self.end_drains(now);
+        let position = self.position();
         let reply = self.dispatch(now, command, out);
         self.counters.tombstones_evicted += self.sessions.trim_graves();
         self.settle_waiting(now, out);
         self.settle_fleet(now);
         self.gather(now);
         out.extend(std::mem::take(&mut self.doubted).into_iter().map(Effect::ProbeNow));
+        if self.sharing != Sharing::Single && self.position() != position {
+            out.push(Effect::Recorded);
+        }
+        let over = self.sessions.take_claims_over();
+        if !over.is_empty() {
+            out.push(Effect::ClaimsOver(over));
+        }
         if std::mem::take(&mut self.news) {
             out.push(Effect::Changed);
         }
@@ -252,7 +271,7 @@ impl State {
                 done(self.gauges(now, &worker, endpoint, slots, strays))
             }
             Command::Kv { worker, rank, inputs } => done(self.kv(now, &worker, rank, inputs, out)),
-            Command::KvLink { worker, rank, link } => done(self.kv_link(&worker, rank, link)),
+            Command::KvLink { worker, rank, link } => done(self.kv_link(now, &worker, rank, link, out)),
             Command::Route { request, prompt, draw } => {
                 match self.wait_for_slot(now, &request, prompt.as_deref(), draw) {
                     Some(later) => Reply::Later(later),
@@ -287,6 +306,19 @@ impl State {
                 done(self.number_declaration(now, &worker, generation))
             }
             Command::Apply { writer, bindings } => Reply::Applied(self.apply_bindings(now, writer, bindings)),
+            Command::Sharing(sharing) => {
+                self.sharing = sharing;
+                Reply::Done
+            }
+            Command::Claimed { session, hold, claim } => {
+                self.claimed(session, hold, &claim);
+                Reply::Done
+            }
+            Command::TakeNotes => Reply::Notes(self.take_notes(now)),
+            Command::Note(note) => {
+                self.take_note(now, *note);
+                Reply::Done
+            }
             Command::EarlierLife { all_told } => {
                 self.settling.earlier_life();
                 if all_told {

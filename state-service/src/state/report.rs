@@ -11,6 +11,7 @@ use super::health::Observation;
 use super::journal::OWN;
 use super::limits::IN_FLIGHT_SLOTS_MAX;
 use super::sessions::{Owner, Session};
+use super::shared::Sharing;
 use super::vms::{Freshness, VmId};
 use routing::contract::{Entry, InFlight, Move, PoolInfo, REPORT_ENTRIES_MAX, Report, SessionRef, Target};
 use routing::hash::worker_hash;
@@ -32,6 +33,7 @@ impl State {
         self.counters.reports += 1;
         let vm = self.vms.seen(now, &report.caller, self.config.limits.vms_max);
         self.counters.vms_refused += u64::from(vm.is_none());
+        vm.into_iter().for_each(|vm| self.vms.told_by_itself(now, vm));
         let freshness =
             vm.map_or(Freshness::Newer, |vm| self.take_in_flight(vm, report.seq, &report.in_flight));
         self.counters.reports_old += u64::from(freshness == Freshness::Old);
@@ -46,7 +48,7 @@ impl State {
         }
     }
 
-    fn take_in_flight(&mut self, vm: VmId, seq: u64, in_flight: &[InFlight]) -> Freshness {
+    pub(super) fn take_in_flight(&mut self, vm: VmId, seq: u64, in_flight: &[InFlight]) -> Freshness {
         let mut slots: BTreeMap<Slot, u32> = BTreeMap::new();
         for entry in in_flight.iter().take(IN_FLIGHT_SLOTS_MAX) {
             let count = slots.entry(self.slot_of(&entry.target)).or_default();
@@ -257,13 +259,20 @@ impl State {
     /// Another VM of the teller's Envoy is dead. If it lives after all, its next report brings its share back.
     fn vm_gone(&mut self, teller: Option<VmId>, vm: Epoch) {
         let dead = teller.and_then(|teller| self.vms.gone(teller, vm, &mut self.workers));
-        if let Some(dead) = dead {
-            self.counters.vms_gone += 1;
-            let dead = BTreeSet::from([dead]);
-            self.counters.holds_orphaned += self.sessions.bury_owners(&dead);
-            self.end_bookings_of(&dead);
-            self.load_changed = true;
+        if let Some((id, caller)) = dead {
+            self.bury_vm(id);
+            if self.sharing != Sharing::Single {
+                self.gone_untold.push(caller);
+            }
         }
+    }
+
+    pub(super) fn bury_vm(&mut self, dead: VmId) {
+        self.counters.vms_gone += 1;
+        let dead = BTreeSet::from([dead]);
+        self.counters.holds_orphaned += self.sessions.bury_owners(&dead);
+        self.end_bookings_of(&dead);
+        self.load_changed = true;
     }
 
     fn released(&mut self, now: Timestamp, session: SessionRef, pool: &PoolName, version: Version) {

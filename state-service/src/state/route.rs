@@ -243,7 +243,8 @@ impl State {
         let version = self.next_version(known.max(seen));
         self.next_hold += 1;
         let id = HoldId(self.next_hold);
-        let hold = Box::new(Hold { id, slot, version, owners: asked.owner().into_iter().collect() });
+        let owners = asked.owner().into_iter().collect();
+        let hold = Box::new(Hold { id, slot, version, claimed: false, owners });
         let replaced = self.sessions.edit(session.id, session.rank_hash, |s| s.hold.replace(hold).is_some());
         self.counters.holds_replaced += u64::from(replaced);
         self.count_hold(why);

@@ -32,6 +32,8 @@ pub(super) struct Hold {
     pub(super) id: HoldId,
     pub(super) slot: Slot,
     pub(super) version: Version,
+    /// All replicas know of it.
+    pub(super) claimed: bool,
     /// At most [`super::limits::OWNERS_MAX`].
     pub(super) owners: Vec<Owner>,
 }
@@ -73,6 +75,8 @@ pub(super) struct Table {
     graves: BTreeSet<(Timestamp, SessionId)>,
     /// Whose record changed when.
     journal: Journal,
+    /// Emptied after every command.
+    claims_over: Vec<(SessionId, Version)>,
 }
 
 impl Session {
@@ -80,6 +84,11 @@ impl Session {
     pub(super) fn seq(&self) -> u64 {
         let record = self.record.map_or(0, |r| r.version.seq);
         record.max(self.hold.as_ref().map_or(0, |h| h.version.seq))
+    }
+
+    /// Version of the hold that all replicas know of.
+    fn claim(&self) -> Option<Version> {
+        self.hold.as_ref().filter(|hold| hold.claimed).map(|hold| hold.version)
     }
 
     fn standing(&self) -> Standing {
@@ -96,6 +105,7 @@ impl Table {
     pub(super) const fn new(sessions_max: usize, tombstones_max: usize, journal_max: usize) -> Self {
         Self {
             journal: Journal::new(journal_max),
+            claims_over: Vec::new(),
             sessions_max,
             tombstones_max,
             entries: BTreeMap::new(),
@@ -126,6 +136,16 @@ impl Table {
     /// Sessions held or bound.
     pub(super) fn live_len(&self) -> usize {
         self.held.len() + self.idle.len()
+    }
+
+    /// Sessions held, from an id on.
+    pub(super) fn held_from(&self, id: SessionId) -> impl Iterator<Item = SessionId> {
+        self.held.range(id..).copied()
+    }
+
+    /// Claims whose hold ended since this was asked last: committed, given up, or another one's by now.
+    pub(super) fn take_claims_over(&mut self) -> Vec<(SessionId, Version)> {
+        std::mem::take(&mut self.claims_over)
     }
 
     pub(super) fn held_len(&self) -> usize {
@@ -170,9 +190,14 @@ impl Table {
         change: impl FnOnce(&mut Session) -> R,
     ) -> R {
         let session = self.entries.entry(id).or_insert(Session { rank_hash, record: None, hold: None });
-        let (before, record) = (session.standing(), session.record);
+        let (before, record, claim) = (session.standing(), session.record, session.claim());
         let result = change(session);
         let (after, now) = (session.standing(), session.record);
+        // A binding of that version, or a newer one, ends its claim by itself.
+        let ended = |claim: &Version| {
+            session.claim() != Some(*claim) && now.is_none_or(|record| record.version < *claim)
+        };
+        self.claims_over.extend(claim.filter(ended).map(|claim| (id, claim)));
         if after == Standing::Empty {
             self.entries.remove(&id);
         }

@@ -20,6 +20,7 @@ mod replicated;
 mod response_ids;
 mod rows;
 mod settling;
+mod shared;
 mod slots;
 mod soft;
 mod spilling;

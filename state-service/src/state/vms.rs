@@ -9,7 +9,7 @@ use super::load::WorkerLoad;
 use super::workers::Workers;
 use routing::contract::Caller;
 use routing::id::{Epoch, RequestId};
-use routing::time::Timestamp;
+use routing::time::{Millis, Timestamp};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// One life of one VM, as owners of holds name it. Never used again.
@@ -42,7 +42,16 @@ struct Vm {
     reservations: VecDeque<Reservation>,
     /// Requests that ended before their route came, oldest first.
     over: VecDeque<RequestId>,
+    /// When it reported here last; not since another replica told of it.
+    reported: Option<Timestamp>,
+    /// When the other replicas were told of it last.
+    told: Option<Timestamp>,
+    /// They were told of other counts.
+    changed: bool,
 }
+
+/// A VM's last report: its number, and what it has in flight.
+pub(super) type Untold = (Caller, u64, Vec<(Slot, u32)>);
 
 /// All VMs heard of.
 #[derive(Debug, Default)]
@@ -93,6 +102,7 @@ impl Vms {
             return Freshness::Old;
         }
         vm.seq = Some(seq);
+        vm.changed |= vm.in_flight != in_flight;
         vm.take_out(workers);
         vm.in_flight = in_flight;
         vm.put_in(workers);
@@ -168,10 +178,45 @@ impl Vms {
         dead
     }
 
+    /// It reported here.
+    pub(super) fn told_by_itself(&mut self, now: Timestamp, id: VmId) {
+        if let Some(vm) = self.vms.get_mut(&id) {
+            vm.reported = Some(now);
+        }
+    }
+
+    /// Another replica told of it: that one tells the others.
+    pub(super) fn told_by_another(&mut self, id: VmId, seq: u64) {
+        if let Some(vm) = self.vms.get_mut(&id).filter(|vm| vm.seq == Some(seq)) {
+            (vm.reported, vm.changed) = (None, false);
+        }
+    }
+
+    /// Counts of VMs that report here and changed, or were told of too long ago; at most `max`. From now on they are told.
+    pub(super) fn take_untold(&mut self, now: Timestamp, again: Millis, max: usize) -> Vec<Untold> {
+        let is_due = |vm: &Vm| {
+            let told_since = vm.told.is_some_and(|told| vm.reported.is_none_or(|at| at <= told));
+            let waits = vm.told.is_none_or(|told| now.since(told) >= again);
+            vm.reported.is_some() && (vm.changed || waits && !told_since)
+        };
+        let mut untold = Vec::new();
+        for vm in self.vms.values_mut().filter(|vm| is_due(vm)).take(max) {
+            (vm.told, vm.changed) = (Some(now), false);
+            untold.push((vm.caller.clone(), vm.seq.unwrap_or(0), vm.in_flight.clone()));
+        }
+        untold
+    }
+
     /// Buries a VM of the same Envoy as `teller`, at that one's word; `None` when there is none.
-    pub(super) fn gone(&mut self, teller: VmId, vm: Epoch, workers: &mut Workers) -> Option<VmId> {
+    pub(super) fn gone(&mut self, teller: VmId, vm: Epoch, workers: &mut Workers) -> Option<(VmId, Caller)> {
         let node = self.vms.get(&teller).map(|teller| teller.caller.node.clone())?;
-        let id = self.ids.remove(&Caller { node, vm })?;
+        let caller = Caller { node, vm };
+        self.buried(&caller, workers).map(|id| (id, caller))
+    }
+
+    /// Buries a VM; `None` when it was not heard of.
+    pub(super) fn buried(&mut self, caller: &Caller, workers: &mut Workers) -> Option<VmId> {
+        let id = self.ids.remove(caller)?;
         if let Some(mut vm) = self.vms.remove(&id) {
             vm.take_out(workers);
         }
@@ -201,6 +246,9 @@ impl Vm {
             in_flight: Vec::new(),
             reservations: VecDeque::new(),
             over: VecDeque::new(),
+            reported: None,
+            told: None,
+            changed: false,
         }
     }
 

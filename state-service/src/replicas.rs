@@ -1,0 +1,155 @@
+//! One service among several that share a store: what goes out, what comes in, and claims on first turns.
+//!
+//! Owns the tasks between state and store, their order after a loss on either side, and what waits while the store is away. Which
+//! binding wins is the state's to say, how the store keeps it the store's. `docs/STORE.md` tells the whole.
+
+mod claim;
+mod declared;
+mod hear;
+mod tell;
+
+use crate::state::{Note, Sharing};
+use crate::store::{Standing, Store, StoreFigures};
+use claim::Asked;
+use declared::Declared;
+use routing::id::{SessionId, Version};
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::sync::{Notify, mpsc};
+use tokio::time::{Instant, sleep_until};
+
+pub(crate) use claim::Settled;
+
+/// The writer of what came from the store: it is not told what it told.
+pub(crate) const STORE: u64 = 1;
+/// A replica that finds no store at its start serves apart after so long.
+const START_APART: Duration = Duration::from_secs(10);
+/// Claims that wait to be given up. Past it the oldest ends by its time.
+const OVER_MAX: usize = 65_536;
+/// Notes of our own that wait. Past it the oldest is lost.
+const NOTES_WAITING_MAX: usize = 1024;
+
+/// One replica's side of the store.
+pub struct Replicas {
+    store: Store,
+    claims: mpsc::Sender<Asked>,
+    asked: Mutex<Option<mpsc::Receiver<Asked>>>,
+    /// There is something to tell.
+    wake: Notify,
+    /// Everything known is to be told again: the store may have lost it.
+    retell: AtomicBool,
+    /// What the store knows was read once, or is not waited for any more.
+    ready: AtomicBool,
+    over: Mutex<VecDeque<(SessionId, Version)>>,
+    notes: Mutex<VecDeque<Note>>,
+    declared: Mutex<Declared>,
+}
+
+impl Replicas {
+    /// Over a store that is opened.
+    #[must_use]
+    pub fn new(store: Store) -> Self {
+        let (claims, asked) = mpsc::channel(claim::WAITING_MAX);
+        Self {
+            store,
+            claims,
+            asked: Mutex::new(Some(asked)),
+            wake: Notify::new(),
+            retell: AtomicBool::new(false),
+            ready: AtomicBool::new(false),
+            over: Mutex::default(),
+            notes: Mutex::default(),
+            declared: Mutex::default(),
+        }
+    }
+
+    /// Whether the store can be asked, and why not.
+    #[must_use]
+    pub fn standing(&self) -> Standing {
+        self.store.status().standing
+    }
+
+    /// What the store's client counted.
+    #[must_use]
+    pub fn figures(&self) -> StoreFigures {
+        self.store.figures()
+    }
+
+    /// Whether it knows what the others know, or does not wait for that any more.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        self.ready.load(Ordering::Relaxed)
+    }
+
+    /// There is something to tell.
+    pub fn wake(&self) {
+        self.wake.notify_one();
+    }
+
+    /// Claims whose holds ended.
+    pub fn give_up(&self, claims: Vec<(SessionId, Version)>) {
+        let mut over = lock(&self.over);
+        over.extend(claims);
+        while over.len() > OVER_MAX {
+            over.pop_front();
+        }
+        drop(over);
+        self.wake();
+    }
+
+    /// Something for the others to hear.
+    pub fn note(&self, note: Note) {
+        let mut notes = lock(&self.notes);
+        notes.push_back(note);
+        while notes.len() > NOTES_WAITING_MAX {
+            notes.pop_front();
+        }
+        drop(notes);
+        self.wake();
+    }
+}
+
+/// Runs everything between one service and the store until it is dropped.
+pub async fn run(service: Arc<crate::service::Service>, replicas: Arc<Replicas>) {
+    tokio::join!(
+        claim::answer(&replicas),
+        claim::renew(&service, &replicas),
+        tell::run(&service, &replicas),
+        hear::run(&service, &replicas),
+        stand(&service, &replicas),
+    );
+}
+
+/// Tells the state how it stands with the others.
+async fn stand(service: &crate::service::Service, replicas: &Replicas) {
+    let patience = Instant::now() + START_APART;
+    let mut standing = replicas.store.standing();
+    let mut before = None;
+    loop {
+        let now = standing.borrow_and_update().clone();
+        let sharing = if now == Standing::Up { Sharing::Together } else { Sharing::Apart };
+        if before != Some(sharing) {
+            service.share(sharing);
+            match &now {
+                Standing::Up => tracing::info!("the store is there"),
+                Standing::Away { reason } => {
+                    tracing::warn!(reason, "the store is away: going on from memory")
+                }
+            }
+        }
+        before = Some(sharing);
+        tokio::select! {
+            changed = standing.changed() => if changed.is_err() { return },
+            () = sleep_until(patience), if !replicas.is_ready() => {
+                tracing::warn!("no store yet: serving without what other replicas know");
+                replicas.ready.store(true, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,91 @@
+//! What comes in: first all that the store knows, then what changes. After a gap all of it again; a store that lost its memory is told
+//! everything.
+
+use super::{Replicas, STORE};
+use crate::service::Service;
+use crate::state::Note;
+use crate::store::{Entry, FOLLOW_WAIT_MAX, StoreError, StreamId};
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use tokio::time::sleep;
+
+/// Pause after a call that failed.
+const RETRY: Duration = Duration::from_millis(50);
+
+/// Hears for ever.
+pub(super) async fn run(service: &Service, replicas: &Replicas) {
+    let mut life = None;
+    loop {
+        replicas.store.until_up().await;
+        match load(service, replicas).await {
+            Ok(cursor) => {
+                let now = replicas.store.status().epoch;
+                if life.is_some_and(|before| now != Some(before)) {
+                    tracing::warn!("the store lost its memory: telling it everything");
+                    replicas.retell.store(true, Ordering::SeqCst);
+                    replicas.wake();
+                }
+                life = now.or(life);
+                if !replicas.ready.swap(true, Ordering::SeqCst) {
+                    tracing::info!("what other replicas know is loaded");
+                }
+                follow(service, replicas, cursor).await;
+            }
+            Err(error) => {
+                tracing::warn!(%error, "what other replicas know could not be loaded; trying again");
+                sleep(RETRY).await;
+            }
+        }
+    }
+}
+
+async fn load(service: &Service, replicas: &Replicas) -> Result<StreamId, StoreError> {
+    let mut snapshot = replicas.store.snapshot().await?;
+    // Workers first: a binding whose worker is not known waits for it.
+    replicas.load_declared(service).await?;
+    while let Some(page) = snapshot.next().await? {
+        service.apply_bindings(STORE, page);
+    }
+    Ok(snapshot.cursor)
+}
+
+/// Until something is lost.
+async fn follow(service: &Service, replicas: &Replicas, mut cursor: StreamId) {
+    let life = replicas.store.status().epoch;
+    loop {
+        match replicas.store.follow(cursor, FOLLOW_WAIT_MAX).await {
+            Ok(followed) if followed.gap => return,
+            Ok(followed) => {
+                cursor = followed.cursor;
+                take(service, replicas, followed.entries).await;
+            }
+            Err(error) => {
+                tracing::debug!(%error, "not heard");
+                sleep(RETRY).await;
+                replicas.store.until_up().await;
+            }
+        }
+        if replicas.store.status().epoch != life {
+            return;
+        }
+    }
+}
+
+async fn take(service: &Service, replicas: &Replicas, entries: Vec<Entry>) {
+    let own = replicas.store.config().writer;
+    let mut declared = false;
+    for entry in entries.into_iter().filter(|entry| entry.writer != own) {
+        let notes: Vec<Note> =
+            entry.notes.iter().filter_map(|note| serde_json::from_str(note).ok()).collect();
+        declared |=
+            entry.notes.iter().any(|note| note.starts_with("worker ") || note.starts_with("removed "));
+        if !entry.bindings.is_empty() {
+            service.apply_bindings(STORE, entry.bindings);
+        }
+        notes.into_iter().for_each(|note| service.hear(note));
+    }
+    if declared && let Err(error) = replicas.load_declared(service).await {
+        tracing::warn!(%error, "declared workers could not be read; trying again");
+        replicas.reload();
+    }
+}

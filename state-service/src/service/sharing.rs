@@ -1,0 +1,190 @@
+//! The service towards its replicas: claims before first answers, bindings applied and told, workers that others declared.
+
+use super::{Service, done};
+use crate::declare::{self, Faults};
+use crate::http::problem::Problem;
+use crate::replicas::{Replicas, Settled};
+use crate::state::{Binding, Changes, Claiming, Command, Note, Outcome, Position, Reply, Sharing};
+use crate::store::Claim;
+use routing::contract::{RouteReply, SessionRef};
+use routing::id::{HoldId, SessionId, Version, WorkerId};
+use routing::time::Millis;
+use serde_json::Value;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::timeout;
+
+/// Longest that an answer waits for its claim: the caller's own deadline leaves time for the answer.
+const CLAIM_WAIT_MAX: Millis = Millis(150);
+
+impl Service {
+    /// From now on it is one of several.
+    pub fn join_replicas(&self, replicas: Arc<Replicas>) {
+        // Set once, at the start.
+        let _ = self.replicas.set(replicas);
+    }
+
+    /// What it shares with others, if it does.
+    pub fn replicas(&self) -> Option<&Arc<Replicas>> {
+        self.replicas.get()
+    }
+
+    /// Makes an answer's holds known to all replicas before it goes out; where one of them is elsewhere by now, the question is to
+    /// be asked again.
+    pub(super) async fn settle(
+        self: &Arc<Self>,
+        sessions: [Option<SessionRef>; 2],
+        reply: &RouteReply,
+        deadline: Millis,
+    ) -> Settled {
+        let halves = [Some(reply), reply.prefill.as_deref()];
+        let mut settled = Settled::AsAnswered;
+        for (session, half) in sessions.into_iter().zip(halves) {
+            let (Some(session), Some(half)) = (session, half) else { continue };
+            if self.settle_half(session, half, deadline).await == Settled::Changed {
+                settled = Settled::Changed;
+            }
+        }
+        settled
+    }
+
+    async fn settle_half(
+        self: &Arc<Self>,
+        session: SessionRef,
+        reply: &RouteReply,
+        deadline: Millis,
+    ) -> Settled {
+        let Some(replicas) = self.replicas() else { return Settled::AsAnswered };
+        let claiming = self.lock().claiming(session, reply);
+        let proposal = match claiming {
+            Claiming::Nothing => return Settled::AsAnswered,
+            Claiming::Outdated => return Settled::Changed,
+            Claiming::Propose(proposal) => proposal,
+        };
+        let (service, replicas) = (Arc::clone(self), Arc::clone(replicas));
+        let version = proposal.binding.version;
+        // A claim that comes late counts all the same: who asks next is told of it.
+        let claiming = tokio::spawn(async move {
+            match replicas.propose(proposal.binding).await {
+                Some(Ok(claim)) => service.take_claim(session, proposal.hold, version, claim),
+                Some(Err(_)) | None => Settled::AsAnswered,
+            }
+        });
+        let wait = Millis(deadline.0 / 2).min(CLAIM_WAIT_MAX);
+        match timeout(Duration::from_millis(wait.0), claiming).await {
+            Ok(Ok(settled)) => settled,
+            Ok(Err(_)) | Err(_) => Settled::AsAnswered,
+        }
+    }
+
+    fn take_claim(&self, session: SessionRef, hold: HoldId, version: Version, claim: Claim) -> Settled {
+        let (claim, changed) = match claim {
+            Claim::Claimed(claim) => {
+                let changed = claim.version != version;
+                (claim, changed)
+            }
+            Claim::Held(claim) => (claim, true),
+            Claim::Bound(binding) => {
+                self.apply_bindings(crate::replicas::STORE, vec![binding]);
+                return Settled::Changed;
+            }
+            Claim::Unusable => return Settled::AsAnswered,
+        };
+        self.apply(Command::Claimed { session, hold, claim: Box::new(claim) });
+        if changed { Settled::Changed } else { Settled::AsAnswered }
+    }
+
+    pub(crate) fn share(&self, sharing: Sharing) {
+        self.apply(Command::Sharing(sharing));
+    }
+
+    /// Takes bindings of another writer.
+    pub fn apply_bindings(&self, writer: u64, bindings: Vec<Binding>) -> Vec<Outcome> {
+        match self.apply(Command::Apply { writer, bindings }) {
+            Reply::Applied(outcomes) => outcomes,
+            _ => Vec::new(),
+        }
+    }
+
+    pub(crate) fn changed_bindings(&self, after: Position, not_of: u64, max: usize) -> Changes {
+        let state = self.lock();
+        state.changes(self.clock.now(), after, not_of, max)
+    }
+
+    pub(crate) fn position(&self) -> Position {
+        self.lock().position()
+    }
+
+    pub(crate) fn bindings_from(&self, from: SessionId, max: usize) -> (Vec<Binding>, Option<SessionId>) {
+        let state = self.lock();
+        state.bindings_from(self.clock.now(), from, max)
+    }
+
+    pub(crate) fn claims(
+        &self,
+        from: SessionId,
+        max: usize,
+    ) -> (Vec<(SessionId, Version)>, Option<SessionId>) {
+        self.lock().claims(from, max)
+    }
+
+    pub(crate) fn take_notes(&self) -> Vec<Note> {
+        match self.apply(Command::TakeNotes) {
+            Reply::Notes(notes) => notes,
+            _ => Vec::new(),
+        }
+    }
+
+    pub(crate) fn hear(&self, note: Note) {
+        self.apply(Command::Note(Box::new(note)));
+    }
+
+    /// A worker's declaration as others may read it; `None`: it is not declared, or by this replica's own config file.
+    pub(crate) fn shared_declaration(&self, id: &WorkerId) -> Option<Value> {
+        if self.config_workers.contains(id) {
+            return None;
+        }
+        self.lock().worker(id).map(|worker| worker.spec().to_json())
+    }
+
+    pub(crate) fn number_declaration(&self, id: &WorkerId, generation: u64) {
+        // It may be gone by now.
+        self.apply(Command::Generation { worker: id.clone(), generation });
+    }
+
+    /// Another replica was told of a worker. What this one's config file says of it goes first.
+    pub(crate) fn take_shared(&self, id: &WorkerId, declaration: &Value, generation: u64) {
+        if self.config_workers.contains(id) {
+            return;
+        }
+        let mut faults = Faults::default();
+        let spec = declare::worker(declaration, "worker", Some(id.as_str()), &mut faults);
+        let Some(spec) = spec.filter(|_| faults.list.is_empty()) else {
+            tracing::error!(worker = %id, %faults, "another replica's declaration is not understood here");
+            return;
+        };
+        match self.apply(Command::PutWorker { spec }) {
+            Reply::Refused(error) => tracing::error!(worker = %id, %error, "a shared worker was refused"),
+            _ => self.number_declaration(id, generation),
+        }
+    }
+
+    /// Another replica was told that a worker is gone.
+    pub(crate) fn forget_shared(&self, id: &WorkerId) {
+        if !self.config_workers.contains(id) {
+            // It may be gone already.
+            self.apply(Command::RemoveWorker { id: id.clone() });
+        }
+    }
+
+    /// The declared worker is in the store when this returns.
+    pub(super) async fn share_declaration(&self, id: &WorkerId) -> Result<(), Problem> {
+        let Some(replicas) = self.replicas() else { return done(Reply::Done) };
+        replicas.declared(id.clone());
+        replicas.settle_declared(self).await.map_err(|error| {
+            tracing::error!(%error, "declared workers could not be shared");
+            replicas.wake();
+            Problem::internal("the change is in effect here, but the store did not take it: other replicas hear of it once it does")
+        })
+    }
+}

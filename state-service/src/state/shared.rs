@@ -1,0 +1,210 @@
+//! What a state does as one of several replicas: its holds become claims that all replicas know, and what only it heard is noted for
+//! the others.
+//!
+//! Owns which holds are claimed, how the answer to a claim changes one, and what is told of load and response ids. Knows no store: the
+//! shell carries claims and notes to it and back.
+
+use super::State;
+use super::binding::Slot;
+use super::replicated::Binding;
+use super::vms::Freshness;
+use routing::contract::{Caller, InFlight, RouteReply, SessionRef, Target};
+use routing::id::{HoldId, PoolName, SessionId, Version, WorkerId};
+use routing::time::{Millis, Timestamp};
+use serde::{Deserialize, Serialize};
+
+/// A VM's load is told again after so long though nothing changed: its lease with the others is three times that.
+const LOAD_TOLD_AGAIN: Millis = Millis::from_secs(5);
+/// Most load and response ids noted at a time; the rest is noted next time.
+pub const NOTES_MAX: usize = 256;
+/// Most response ids that wait to be noted. Past it the oldest is not told: its next turn at another replica is a first one.
+pub(super) const ALIASES_UNTOLD_MAX: usize = 16_384;
+
+/// What replicas tell each other beside bindings.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Note {
+    /// What a VM said that it has in flight: absolute, the newest by its own number counts.
+    Load {
+        /// The VM.
+        caller: Caller,
+        /// Its number.
+        seq: u64,
+        /// Slot by slot.
+        in_flight: Vec<InFlight>,
+    },
+    /// A VM is dead, as another one of its Envoy said.
+    Gone {
+        /// The VM.
+        caller: Caller,
+    },
+    /// A response id is an answer of a session.
+    Alias {
+        /// The response id, hashed.
+        alias: SessionId,
+        /// The session.
+        session: SessionRef,
+        /// Its pool.
+        pool: PoolName,
+    },
+    /// A worker takes no new sessions.
+    Drain {
+        /// Which.
+        worker: WorkerId,
+        /// From now.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        deadline: Option<Millis>,
+    },
+    /// It takes them again.
+    Resume {
+        /// Which.
+        worker: WorkerId,
+    },
+    /// Something a newer replica tells; left alone.
+    #[serde(other)]
+    Unknown,
+}
+
+/// How a state stands with its like.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Sharing {
+    /// It is the only one.
+    #[default]
+    Single,
+    /// It is one of several, and hears of the others.
+    Together,
+    /// It is one of several, and hears nothing: new sessions go where every one of them would place them.
+    Apart,
+}
+
+/// What is to be done before an answer goes out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Claiming {
+    /// Nothing: it holds nothing, or all replicas know of it as it is answered.
+    Nothing,
+    /// All replicas know of it by now, elsewhere or under another version: the question is to be asked again.
+    Outdated,
+    /// It is to be claimed.
+    Propose(Proposal),
+}
+
+/// A hold that no replica has claimed yet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Proposal {
+    /// The hold.
+    pub hold: HoldId,
+    /// What a commit of it will bind.
+    pub binding: Binding,
+}
+
+impl State {
+    /// What is to be done before an answer goes out that holds something.
+    #[must_use]
+    pub fn claiming(&self, session: SessionRef, reply: &RouteReply) -> Claiming {
+        let known = self.sessions.by_id(session.id);
+        let held = known.and_then(|known| known.hold.as_ref()).filter(|hold| Some(hold.id) == reply.hold);
+        let Some(hold) = held else {
+            // Its hold gave way between the answer and now.
+            return if reply.hold.is_some() { Claiming::Outdated } else { Claiming::Nothing };
+        };
+        let Some(worker) = self.workers.by_hash(hold.slot.worker) else { return Claiming::Outdated };
+        let target = Some(worker.target(hold.slot));
+        let as_answered = hold.version == reply.version && target == reply.target;
+        match (as_answered, hold.claimed) {
+            (true, true) => Claiming::Nothing,
+            (false, _) => Claiming::Outdated,
+            (true, false) => Claiming::Propose(Proposal {
+                hold: hold.id,
+                binding: Binding {
+                    session,
+                    version: hold.version,
+                    target,
+                    expires_in_ms: Millis(1),
+                    generation: worker.generation,
+                },
+            }),
+        }
+    }
+
+    /// All replicas know where the session is held: there, under that version, whoever claimed it. A slot that cannot serve here is
+    /// not taken over: its own hold goes on, and whose binding is the newer one will be seen.
+    pub(super) fn claimed(&mut self, session: SessionRef, hold: HoldId, claim: &Binding) {
+        let place = claim.target.as_ref().and_then(|target| self.known_slot(target));
+        if !self.plausible(claim.version) {
+            return;
+        }
+        self.clock = self.clock.max(claim.version.seq);
+        if self.sessions.by_id(session.id).is_none() {
+            return;
+        }
+        let claimed = self.sessions.edit(session.id, session.rank_hash, |known| {
+            let Some(held) = known.hold.as_mut().filter(|held| held.id == hold) else { return false };
+            held.claimed = true;
+            if let Some(slot) = place {
+                held.slot = slot;
+                held.version = claim.version;
+            }
+            true
+        });
+        self.counters.holds_claimed += u64::from(claimed);
+    }
+
+    fn known_slot(&self, target: &Target) -> Option<Slot> {
+        let worker = self.workers.by_id(&target.worker)?;
+        (worker.is_usable() && worker.has_rank(target.rank)).then(|| worker.slot_of(target.rank))
+    }
+
+    /// Claims that live, at most `max` from a session on; and the session to go on from.
+    #[must_use]
+    pub fn claims(&self, from: SessionId, max: usize) -> (Vec<(SessionId, Version)>, Option<SessionId>) {
+        let mut held = self.sessions.held_from(from);
+        let claimed = |id: SessionId| {
+            let hold = self.sessions.by_id(id)?.hold.as_ref().filter(|hold| hold.claimed)?;
+            Some((id, hold.version))
+        };
+        let claims = held.by_ref().take(max).filter_map(claimed).collect();
+        (claims, held.next())
+    }
+
+    /// What the others should hear: loads that changed or were not told for a while, response ids learned here.
+    pub(super) fn take_notes(&mut self, now: Timestamp) -> Vec<Note> {
+        let mut notes: Vec<Note> = self.gone_untold.drain(..).map(|caller| Note::Gone { caller }).collect();
+        let loads = self.vms.take_untold(now, LOAD_TOLD_AGAIN, NOTES_MAX);
+        for (caller, seq, in_flight) in loads {
+            let told = |(slot, count): (Slot, u32)| {
+                let worker = self.workers.by_hash(slot.worker)?;
+                Some(InFlight { target: worker.target(slot), count })
+            };
+            let in_flight = in_flight.into_iter().filter_map(told).collect();
+            notes.push(Note::Load { caller, seq, in_flight });
+        }
+        while notes.len() < NOTES_MAX
+            && let Some((alias, session, pool)) = self.aliases_untold.pop_front()
+        {
+            notes.push(Note::Alias { alias, session, pool });
+        }
+        notes
+    }
+
+    /// What another replica heard.
+    pub(super) fn take_note(&mut self, now: Timestamp, note: Note) {
+        match note {
+            Note::Load { caller, seq, in_flight } => {
+                let vm = self.vms.seen(now, &caller, self.config.limits.vms_max);
+                self.counters.vms_refused += u64::from(vm.is_none());
+                let taken = vm.map(|vm| self.take_in_flight(vm, seq, &in_flight));
+                self.counters.reports_old += u64::from(taken == Some(Freshness::Old));
+                vm.into_iter().for_each(|vm| self.vms.told_by_another(vm, seq));
+            }
+            Note::Gone { caller } => {
+                let dead = self.vms.buried(&caller, &mut self.workers);
+                dead.into_iter().for_each(|dead| self.bury_vm(dead));
+            }
+            Note::Alias { alias, session, pool } => self.learn_alias(now, alias, session, &pool),
+            // Declared by another replica, and not here (yet): it is told with its declaration when it drains again.
+            Note::Drain { worker, deadline } => drop(self.drain_worker(now, &worker, deadline)),
+            Note::Resume { worker } => drop(self.resume_worker(&worker)),
+            Note::Unknown => {}
+        }
+    }
+}
