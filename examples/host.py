@@ -2,6 +2,7 @@
 """A host that keeps bindings of its own in step with rankpin; docs/HOSTS.md says how. Standard library only.
 
     host.py follow --url http://127.0.0.1:7460 --writer ray-0       print what changes
+    host.py bind   --url http://127.0.0.1:7460 --writer ray-0 --workers w0,w1     bind some sessions, and stay
     host.py demo   --url http://127.0.0.1:7460 --workers w0,w1      two hosts, kept in step through a cut
 
 `Host` is the part to take: it loads a snapshot, follows the stream from its cursor, comes back after a cut where it was, and applies
@@ -313,6 +314,12 @@ def wait_for(what, condition, patience_s=120):
         time.sleep(0.005)
 
 
+def bind_all(host, span, workers):
+    for number in span:
+        session, rank_hash = session_of(f"{host.writer}/{number}")
+        host.bind(session, rank_hash, (workers[number % len(workers)], None))
+
+
 class Demo:
     def __init__(self, args):
         self.args, self.workers = args, args.workers.split(",")
@@ -321,14 +328,10 @@ class Demo:
         self.b = Host(args.second_url or args.url, "demo-b", token)
         self.hosts, self.share = (self.a, self.b), args.sessions // 2
 
-    def bind(self, host, span):
-        for number in span:
-            session, rank_hash = session_of(f"{host.writer}/{number}")
-            host.bind(session, rank_hash, (self.workers[number % len(self.workers)], None))
-
     def both(self, *spans):
         """Each host binds in a thread of its own."""
-        threads = [threading.Thread(target=self.bind, args=pair) for pair in zip(self.hosts, spans)]
+        pairs = zip(self.hosts, spans)
+        threads = [threading.Thread(target=bind_all, args=(*pair, self.workers)) for pair in pairs]
         for thread in threads:
             thread.start()
         return threads
@@ -429,6 +432,16 @@ def follow(args):
     threading.Event().wait()
 
 
+def bind(args):
+    host = Host(args.url, args.writer, token_of(args))
+    host.load()
+    host.start()
+    bind_all(host, range(args.sessions), args.workers.split(","))
+    wait_for("the service", host.idle)
+    stage("bound", **host.counts)
+    threading.Event().wait()
+
+
 def token_of(args):
     if not args.token_file:
         return None
@@ -439,19 +452,22 @@ def token_of(args):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     verbs = parser.add_subparsers(dest="verb", required=True)
-    for verb in ("follow", "demo"):
+    for verb in ("follow", "bind", "demo"):
         sub = verbs.add_parser(verb)
         sub.add_argument("--url", required=True, help="the service's data listener")
         sub.add_argument("--token-file", help="its token, if it has one")
-    verbs.choices["follow"].add_argument("--writer", required=True, help="this host's name, the same after a restart")
+    for verb in ("follow", "bind"):
+        verbs.choices[verb].add_argument("--writer", required=True, help="this host's name, the same after a restart")
+    for verb in ("bind", "demo"):
+        verbs.choices[verb].add_argument("--workers", required=True, help="declared workers, by comma")
+        verbs.choices[verb].add_argument("--sessions", type=int, default=50_000)
     demo = verbs.choices["demo"]
     demo.add_argument("--second-url", help="where the second host asks, if elsewhere")
-    demo.add_argument("--workers", required=True, help="declared workers, by comma")
-    demo.add_argument("--sessions", type=int, default=50_000)
     demo.add_argument("--cut", choices=("self", "outside"), default="self",
                       help="outside: someone cuts the first host off at stage `cut`, and lets it back at `mend`")
     args = parser.parse_args()
-    sys.exit(Demo(args).run() if args.verb == "demo" else follow(args))
+    run = {"follow": follow, "bind": bind, "demo": lambda args: Demo(args).run()}
+    sys.exit(run[args.verb](args))
 
 
 if __name__ == "__main__":

@@ -32,6 +32,7 @@ const STEPS: &[Step] = &[
     ("harness", |workspace| cargo(workspace, &["test", "-p", "e2e", "--lib", "--bins"])),
     ("sim", |workspace| cargo(workspace, &["test", "-p", "e2e", "--test", "sim"])),
     ("wire", |workspace| cargo(workspace, &["test", "-p", "e2e", "--test", "wire"])),
+    ("hosts", |workspace| cargo(workspace, &["test", "-p", "e2e", "--test", "hosts"])),
     ("node-test", |workspace| node_test::command(workspace, &[])),
     ("envoy", |workspace| envoy::command(workspace, &[])),
     ("live", |workspace| with_envoy(workspace, "live")),
