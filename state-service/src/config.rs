@@ -38,6 +38,8 @@ pub struct ServiceConfig {
     pub workers: Vec<WorkerSpec>,
     /// How pools get their prompts' tokens; those that do not are left out.
     pub tokens: BTreeMap<PoolName, Tokens>,
+    /// Pools under `kv_aware` that say nothing of tokens, not even that they are off.
+    pub tokens_unsaid: BTreeSet<PoolName>,
     /// How pools under `kv_aware` choose; those that say nothing about it are left out.
     pub kv: BTreeMap<PoolName, KvSettings>,
 }
@@ -61,6 +63,7 @@ impl ServiceConfig {
             other_pools: OtherPools::SpringUp,
             workers: Vec::new(),
             tokens: BTreeMap::new(),
+            tokens_unsaid: BTreeSet::new(),
             kv: BTreeMap::new(),
         }
     }
@@ -81,6 +84,7 @@ pub fn parse(body: &[u8]) -> Result<ServiceConfig, Faults> {
 struct Pool {
     info: PoolInfo,
     tokens: Tokens,
+    tokens_unsaid: bool,
     kv: Option<KvSettings>,
 }
 
@@ -90,11 +94,12 @@ fn document(value: &Value, faults: &mut Faults) -> Option<ServiceConfig> {
     let of = |pool: &Pool| pool.info.name.clone();
     let tokens =
         all.iter().filter(|pool| !pool.tokens.is_off()).map(|pool| (of(pool), pool.tokens.clone())).collect();
+    let tokens_unsaid = all.iter().filter(|pool| pool.tokens_unsaid).map(of).collect();
     let kv = all.iter().filter_map(|pool| Some((of(pool), pool.kv?))).collect();
     let pools: Vec<PoolInfo> = all.into_iter().map(|pool| pool.info).collect();
     let workers = workers(fields.list(faults, fields::WORKERS.name(), 0, WORKERS_MAX), &pools, faults);
     fields.close(faults);
-    Some(ServiceConfig { pools, other_pools: OtherPools::Refused, workers, tokens, kv })
+    Some(ServiceConfig { pools, other_pools: OtherPools::Refused, workers, tokens, tokens_unsaid, kv })
 }
 
 fn pools(values: &[Value], faults: &mut Faults) -> Vec<Pool> {
@@ -118,7 +123,9 @@ fn pool(value: &Value, path: &str, faults: &mut Faults) -> Option<Pool> {
     let mut fields = Fields::open(path, value, faults)?;
     let name = fields.required(faults, fields::NAME.name(), "a pool name", PoolName::parse);
     let mut pool = PoolInfo::with_defaults(name.clone().or_else(|| PoolName::parse(POOL_DEFAULT).ok())?);
+    let before = faults.list.len();
     pool.policy = fields.word(faults, &fields::POLICY, POLICIES);
+    let is_policy = faults.list.len() == before;
     pool.affinity = fields.word(faults, &fields::AFFINITY, AFFINITIES);
     pool.ttl_ms = Millis::from_secs(fields.integer(faults, &fields::TTL).into());
     pool.device_ratio = fields.integer(faults, &fields::DEVICE_RATIO);
@@ -130,11 +137,13 @@ fn pool(value: &Value, path: &str, faults: &mut Faults) -> Option<Pool> {
     pool.on_all_overloaded = fields.word(faults, &fields::ON_ALL_OVERLOADED, ON_ALL_OVERLOADEDS);
     pool.in_flight_limit = Some(fields.integer(faults, &fields::IN_FLIGHT_LIMIT)).filter(|limit| *limit > 0);
     pool.models = models(fields.texts(faults, fields::MODELS.name(), TEXTS_MAX, TEXT_BYTES_MAX));
+    let tokens_unsaid = pool.policy == Policy::KvAware && !fields.has(fields::TOKENS.name());
     let tokens = Tokens::parse(fields.take(fields::TOKENS.name()), &fields.at(fields::TOKENS.name()), faults);
     let kv = fields.take(fields::KV.name());
     let kv = kv.and_then(|value| KvSettings::parse(value, &fields.at(fields::KV.name()), faults));
     pool.reads_prompt = pool.policy == Policy::KvAware && !tokens.is_off();
-    if pool.policy != Policy::KvAware {
+    // Of a policy that is mistyped nobody knows what it uses.
+    if is_policy && pool.policy != Policy::KvAware {
         let unused = [(fields::KV, kv.is_some()), (fields::TOKENS, !tokens.is_off())];
         for (field, _) in unused.iter().filter(|(_, given)| *given) {
             let problem = "says how slots are compared, which this pool's policy does not".to_owned();
@@ -142,7 +151,7 @@ fn pool(value: &Value, path: &str, faults: &mut Faults) -> Option<Pool> {
         }
     }
     fields.close(faults);
-    name.map(|_| Pool { info: pool, tokens, kv })
+    name.map(|_| Pool { info: pool, tokens, tokens_unsaid, kv })
 }
 
 /// Sorted, each once.

@@ -1,8 +1,12 @@
 //! Asks each worker that is declared by its URL alone what it is: engine, version, ranks, block size. Tells the state, which decides.
+//! Asks those whose prompts become tokens for their models, too.
 //!
 //! One task a worker. It asks soon and often until the engine answers, then now and then: a restart may bring other ranks.
 
+mod models;
 mod read;
+
+pub use models::Listed;
 
 use crate::declare::{Address, Told};
 use crate::keepers;
@@ -42,7 +46,10 @@ pub struct Asked {
 pub async fn run(service: Arc<Service>) -> Result<(), reqwest::Error> {
     let client = probe::client()?;
     let start = |asked| keep_asking(Arc::clone(&service), client.clone(), asked);
-    keepers::follow(service.members_changed(), || service.asked(), start).await;
+    let told = keepers::follow(service.members_changed(), || service.asked(), start);
+    let start = |asked| models::keep_asking(Arc::clone(&service), client.clone(), asked);
+    let listed = keepers::follow(service.members_changed(), || service.models_asked(), start);
+    tokio::join!(told, listed);
     Ok(())
 }
 

@@ -194,12 +194,13 @@ fn scraped(worker: &Worker, index: usize, endpoint: &Endpoint) -> Option<scrape:
 /// `TensorRT-LLM` tells nothing of it, and what is custom nothing that we could read.
 fn asked(worker: &Worker, _: usize, endpoint: &Endpoint) -> Option<told::Asked> {
     let asked = worker.spec().by_url && matches!(worker.spec().engine, Engine::Vllm | Engine::Sglang);
+    asked.then(|| asked_at(worker, endpoint))
+}
+
+pub(super) fn asked_at(worker: &Worker, endpoint: &Endpoint) -> told::Asked {
     let address = endpoint.spec.address.clone();
-    asked.then(|| told::Asked {
-        worker: worker.id().clone(),
-        dial: endpoint.resolved.map_or_else(|| address.to_string(), |address| address.to_string()),
-        address,
-    })
+    let dial = endpoint.resolved.map_or_else(|| address.to_string(), |address| address.to_string());
+    told::Asked { worker: worker.id().clone(), dial, address }
 }
 
 fn name(worker: &Worker, index: usize, endpoint: &Endpoint) -> Option<Name> {

@@ -3,6 +3,9 @@
 //! Owns a tokenizer for each pool that has one, and for how long a question may wait for it. What cannot be made into blocks in
 //! time is placed by its length alone.
 
+mod models;
+mod shown;
+
 use super::Service;
 use crate::config::ServiceConfig;
 use crate::http::problem::Problem;
@@ -11,6 +14,7 @@ use crate::state::{Endpoint, Worker};
 use crate::tokenize::threads::Threads;
 use crate::tokenize::{Ask, Reason, Surface, Tokenizer, system_clock};
 use axum::http::StatusCode;
+use models::{Models, Named, Names};
 use routing::block::{BlockHash, Chain, Namespace};
 use routing::contract::{PROMPT_TOKENS_MAX, Prompt, RouteRequest};
 use routing::id::PoolName;
@@ -29,12 +33,14 @@ const KEPT_PERCENT: u64 = 20;
 const ASKED_MAX: usize = 3;
 /// Bytes that stand for a token where nothing better is known.
 const TOKEN_BYTES: usize = 4;
-/// The label that names a worker's adapters, by comma.
-const LORA: &str = "lora";
 
 /// The pools' tokenizers. Without one nothing is started.
 #[derive(Default)]
-pub struct Tokenizers(BTreeMap<PoolName, Tokenizer>);
+pub struct Tokenizers {
+    pools: BTreeMap<PoolName, Tokenizer>,
+    models: Models,
+    settings: BTreeMap<PoolName, shown::Settings>,
+}
 
 impl Tokenizers {
     /// Begins to load what is to be loaded.
@@ -42,18 +48,26 @@ impl Tokenizers {
     /// # Errors
     /// The system gives no thread, or no HTTP client can be made.
     pub fn start(config: &ServiceConfig) -> io::Result<Self> {
+        let settings = shown::settings(config);
         if config.tokens.is_empty() {
-            return Ok(Self::default());
+            let none = Self { settings, ..Self::default() };
+            none.say_unsaid();
+            return Ok(none);
         }
         let threads = Arc::new(Threads::start()?);
         let client = reqwest::Client::builder().no_proxy().build().map_err(io::Error::other)?;
-        let start = |tokens| Tokenizer::new(tokens, Arc::clone(&threads), client.clone(), system_clock);
-        Ok(Self(config.tokens.iter().map(|(pool, tokens)| (pool.clone(), start(tokens))).collect()))
+        let start = |pool: &PoolName, tokens| {
+            Tokenizer::new(pool.as_str(), tokens, Arc::clone(&threads), client.clone(), system_clock)
+        };
+        let pools = config.tokens.iter().map(|(pool, tokens)| (pool.clone(), start(pool, tokens))).collect();
+        let all = Self { pools, models: Models::default(), settings };
+        all.say_unsaid();
+        Ok(all)
     }
 
     pub(super) fn render(&self, text: &mut Text) {
         text.family("rankpin_prompts_total", "counter", "Prompts made into blocks, by pool and how.");
-        for (pool, tokenizer) in &self.0 {
+        for (pool, tokenizer) in &self.pools {
             for (source, count) in tokenizer.counters().sources() {
                 text.sample("rankpin_prompts_total", &format!("pool=\"{pool}\",source=\"{source}\""), count);
             }
@@ -61,7 +75,7 @@ impl Tokenizers {
         let help =
             "Prompts of which no blocks could be made, placed by their length alone, by pool and reason.";
         text.family("rankpin_prompts_unread_total", "counter", help);
-        for (pool, tokenizer) in &self.0 {
+        for (pool, tokenizer) in &self.pools {
             for (reason, count) in tokenizer.counters().reasons() {
                 let labels = format!("pool=\"{pool}\",reason=\"{reason}\"");
                 text.sample("rankpin_prompts_unread_total", &labels, count);
@@ -70,7 +84,7 @@ impl Tokenizers {
         let help =
             "Bytes of prompts that had to be tokenised, and those whose tokens were known from earlier ones.";
         text.family("rankpin_prompt_bytes_total", "counter", help);
-        for (pool, tokenizer) in &self.0 {
+        for (pool, tokenizer) in &self.pools {
             let (known, encoded) = tokenizer.counters().bytes();
             for (word, count) in [("known", known), ("encoded", encoded)] {
                 let labels = format!("pool=\"{pool}\",tokens=\"{word}\"");
@@ -79,13 +93,13 @@ impl Tokenizers {
         }
         let help = "Texts that a tokenizer did not split as it should: it is given whole texts from then on.";
         text.family("rankpin_prompt_splits_refused_total", "counter", help);
-        for (pool, tokenizer) in &self.0 {
+        for (pool, tokenizer) in &self.pools {
             let refused = tokenizer.counters().splits_refused();
             text.sample("rankpin_prompt_splits_refused_total", &format!("pool=\"{pool}\""), refused);
         }
         let help = "Bytes of what is known of earlier prompts.";
         text.family("rankpin_prompt_known_bytes", "gauge", help);
-        for (pool, tokenizer) in &self.0 {
+        for (pool, tokenizer) in &self.pools {
             text.sample("rankpin_prompt_known_bytes", &format!("pool=\"{pool}\""), tokenizer.known_bytes());
         }
     }
@@ -96,7 +110,7 @@ impl Tokenizers {
 struct Facts {
     block_size: u32,
     workers: Vec<String>,
-    adapters: Vec<String>,
+    model: Named,
 }
 
 impl Service {
@@ -133,12 +147,12 @@ impl Service {
                 Chain::of(namespace, block_size, &ids)
             }
             Prompt::Text { path, body, whole } => {
-                let facts = self.facts(pool);
+                let model = model.or_else(|| model_of(&body));
+                let facts = self.facts(pool, model.as_deref(), whole);
                 let long = u32::try_from(body.len() / TOKEN_BYTES).unwrap_or(u32::MAX);
                 let unread = Chain { hashes: Vec::new(), block_size: facts.block_size, tokens: long };
-                let lora = adapter(&facts.adapters, model, &body);
                 let text = (path.as_str(), body, whole);
-                self.tokenised(pool, text, lora, facts, patience).await.unwrap_or(unread)
+                self.tokenised(pool, text, facts, patience).await.unwrap_or(unread)
             }
         };
         Ok(Box::new(chain))
@@ -148,37 +162,46 @@ impl Service {
         &self,
         pool: &PoolName,
         (path, body, whole): (&str, String, bool),
-        lora: Option<String>,
         facts: Facts,
         patience: Millis,
     ) -> Option<Chain> {
-        let tokenizer = self.tokenizers.0.get(pool)?;
+        let tokenizer = self.tokenizers.pools.get(pool)?;
         let Some(surface) = Surface::of(path) else {
             tokenizer.counters().miss(Reason::Surface);
             return None;
         };
-        let Facts { block_size, workers, .. } = facts;
+        let Facts { block_size, workers, model } = facts;
+        let lora = match model {
+            Named::Base => None,
+            Named::Adapter(name) => Some(name),
+            // Of own placements it is known what they asked for.
+            Named::Unknown(Some(name)) if tokenizer.is_approximate() => Some(name),
+            Named::Unknown(_) => {
+                self.tokenizers.models.say_unknown(pool);
+                tokenizer.counters().miss(Reason::Model);
+                return None;
+            }
+        };
         let deadline = Duration::from_millis(patience.0);
         let ask = Ask { surface, body, whole, lora, block_size, workers, deadline };
         tokenizer.chain(ask).await.ok().map(|tokenized| tokenized.chain)
     }
 
-    fn facts(&self, pool: &PoolName) -> Facts {
-        let reads = self.tokenizers.0.contains_key(pool);
+    fn facts(&self, pool: &PoolName, model: Option<&str>, whole: bool) -> Facts {
+        let reads = self.tokenizers.pools.contains_key(pool);
         let state = self.lock();
         let block_size = state.kv_block_size(pool);
         if !reads {
             return Facts { block_size, ..Facts::default() };
         }
         let of_pool: Vec<&Worker> = state.workers().filter(|worker| worker.spec().pool == *pool).collect();
-        let named = of_pool.iter().filter_map(|worker| worker.spec().labels.get(LORA));
-        let mut adapters: Vec<String> =
-            named.flat_map(|all| all.split(',')).map(|one| one.trim().to_owned()).collect();
-        adapters.sort_unstable();
-        adapters.dedup();
+        let listed = self.tokenizers.models.listed();
+        let workers = of_pool.iter().map(|worker| (worker.spec(), listed.get(worker.id()))).collect();
+        let own = state.pools().find(|info| info.name == *pool).map_or(&[][..], |info| &info.models);
+        let model = Names { pool: own, workers }.find(model, whole);
         let open: Vec<&Endpoint> = of_pool.iter().filter_map(|worker| open_endpoint(worker)).collect();
         let workers = some(&open, self.chance.draw()).map(url).collect();
-        Facts { block_size, workers, adapters }
+        Facts { block_size, workers, model }
     }
 }
 
@@ -198,16 +221,6 @@ fn open_endpoint(worker: &Worker) -> Option<&Endpoint> {
 fn url(open: &Endpoint) -> String {
     let dial = open.resolved.map_or_else(|| open.spec.address.to_string(), |at| at.to_string());
     format!("http://{dial}")
-}
-
-/// The adapter a request asks for: its model, where that is one of the pool's adapters, plainly or as `base:adapter`.
-fn adapter(adapters: &[String], model: Option<String>, body: &str) -> Option<String> {
-    if adapters.is_empty() {
-        return None;
-    }
-    let model = model.or_else(|| model_of(body))?;
-    let named = |name: &str| adapters.iter().find(|adapter| *adapter == name).cloned();
-    named(&model).or_else(|| named(model.split_once(':')?.1))
 }
 
 fn model_of(body: &str) -> Option<String> {

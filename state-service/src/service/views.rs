@@ -8,7 +8,7 @@ use crate::kv_events::hub::Rank;
 use crate::metrics::Text;
 use crate::state::{Readiness, SessionView, StateError, Worker};
 use crate::store::Standing;
-use routing::contract::{Fleet, Outcome, RouteReply, Target, Topology, WorkerState};
+use routing::contract::{Fleet, Outcome, PoolInfo, RouteReply, Target, Topology, WorkerState};
 use routing::directory::Directory;
 use routing::id::{Cursor, SessionId, WorkerId};
 use serde::Serialize;
@@ -74,9 +74,14 @@ impl Service {
     /// All pools for people.
     pub fn show_pools(&self) -> Vec<Value> {
         let state = self.lock();
-        let members = |pool| state.workers().filter(|worker| worker.spec().pool == pool).count();
-        let pools = state.pools_with_models();
-        pools.iter().map(|pool| show::pool(pool, members(pool.name.clone()))).collect()
+        let shown = |pool: &PoolInfo| {
+            let members = state.workers().filter(|worker| worker.spec().pool == pool.name);
+            let members: Vec<&WorkerId> = members.map(Worker::id).collect();
+            let mut shown = show::pool(pool, members.len());
+            self.tokenizers.show(&pool.name, &members, &mut shown);
+            shown
+        };
+        state.pools_with_models().iter().map(shown).collect()
     }
 
     /// What one Envoy may use now, and states and load.
@@ -124,6 +129,7 @@ impl Service {
         match self.lock().ready() {
             Readiness::Ready => {}
             Readiness::NoWorker => reasons.push(said("no_worker", "no worker is declared")),
+        warnings.extend(self.tokenizers.warnings());
             Readiness::AllDown => reasons.push(said("all_down", "every worker is down")),
         }
         let mut warnings = self.warnings.lock().unwrap_or_else(PoisonError::into_inner).clone();

@@ -98,6 +98,8 @@ enum Way {
 
 /// A model that is being loaded, or is, or cannot be.
 struct Model {
+    /// Whose it is, for the log.
+    pool: String,
     files: Files,
     slot: Mutex<Slot>,
     client: Client,
@@ -111,7 +113,18 @@ struct Model {
 enum Slot {
     Loading,
     Ready(Arc<Local>),
-    Failed,
+    Failed(Arc<str>),
+}
+
+/// Whether a pool's tokens can be got as its config says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum State {
+    /// They can.
+    Ready,
+    /// Its model is being loaded.
+    Loading,
+    /// Its model cannot be loaded: why.
+    Failed(Arc<str>),
 }
 
 /// Seconds since 1970, by the system's clock.
@@ -121,9 +134,9 @@ pub fn system_clock() -> u64 {
 }
 
 impl Tokenizer {
-    /// Starts loading, if there is something to load. `client` speaks to workers.
+    /// Starts loading, if there is something to load. `pool` is for the log, `client` speaks to workers.
     #[must_use]
-    pub fn new(tokens: &Tokens, threads: Arc<Threads>, client: Client, clock: Clock) -> Self {
+    pub fn new(pool: &str, tokens: &Tokens, threads: Arc<Threads>, client: Client, clock: Clock) -> Self {
         let counters = Arc::new(Counters::default());
         let way = match &tokens.0 {
             How::Off => Way::Off,
@@ -131,6 +144,7 @@ impl Tokenizer {
             How::Engine => Way::Engine(Engine::new(client)),
             How::Local(files) => {
                 let model = Arc::new(Model {
+                    pool: pool.to_owned(),
                     files: files.clone(),
                     slot: Mutex::new(Slot::Loading),
                     client: client.clone(),
@@ -149,6 +163,34 @@ impl Tokenizer {
     #[must_use]
     pub fn counters(&self) -> &Counters {
         &self.counters
+    }
+
+    /// Whether prompts are compared with own placements alone.
+    #[must_use]
+    pub const fn is_approximate(&self) -> bool {
+        matches!(self.way, Way::Approximate)
+    }
+
+    /// Its word in configs.
+    #[must_use]
+    pub const fn mode(&self) -> &'static str {
+        match self.way {
+            Way::Off => "off",
+            Way::Approximate => "approximate",
+            Way::Engine(_) => "engine",
+            Way::Local(..) => "local",
+        }
+    }
+
+    /// Whether it works as its config says.
+    #[must_use]
+    pub fn state(&self) -> State {
+        let Way::Local(model, _) = &self.way else { return State::Ready };
+        match model.slot() {
+            Slot::Loading => State::Loading,
+            Slot::Ready(_) => State::Ready,
+            Slot::Failed(why) => State::Failed(why),
+        }
     }
 
     /// Bytes of what is known of earlier prompts.
@@ -170,7 +212,7 @@ impl Tokenizer {
         let Way::Local(model, _) = &self.way else { return Some(Err(Reason::Off)) };
         match model.slot() {
             Slot::Loading => None,
-            Slot::Failed => Some(Err(Reason::NotLoaded)),
+            Slot::Failed(_) => Some(Err(Reason::NotLoaded)),
             Slot::Ready(local) => Some(Ok(if local.is_fast() { Which::Fast } else { Which::Reference })),
         }
     }
@@ -200,8 +242,8 @@ impl Tokenizer {
                     self.run(move || locally(&local, &ask)).await
                 }
                 Slot::Loading if ask.workers.is_empty() => Err(Reason::Loading),
-                Slot::Failed if ask.workers.is_empty() => Err(Reason::NotLoaded),
-                Slot::Loading | Slot::Failed => self.engine(engine, ask).await,
+                Slot::Failed(_) if ask.workers.is_empty() => Err(Reason::NotLoaded),
+                Slot::Loading | Slot::Failed(_) => self.engine(engine, ask).await,
             },
         }?;
         Ok(Tokenized { chain, source })
@@ -256,15 +298,23 @@ impl Model {
             let counters = Arc::clone(&model.counters);
             let slot = match Local::load(&model.files, offered.as_deref(), model.clock, counters) {
                 Ok(local) => Slot::Ready(Arc::new(local)),
+                // What a worker offered does not help; what was loaded before still serves.
+                Err(error) if offered.is_some() => {
+                    return tracing::warn!(pool = model.pool, %error, "a worker's chat template cannot be used");
+                }
                 Err(error) => {
-                    tracing::error!(%error, "the tokenizer of a pool cannot be loaded");
-                    Slot::Failed
+                    tracing::error!(
+                        pool = model.pool, %error,
+                        "the tokenizer of a pool cannot be loaded: its prompts are tokenised by its workers' /tokenize, or placed by load"
+                    );
+                    Slot::Failed(error.to_string().into())
                 }
             };
             *model.slot.lock().unwrap_or_else(PoisonError::into_inner) = slot;
         };
         if thread::Builder::new().name("tokens-load".to_owned()).spawn(load).is_err() {
-            *self.slot.lock().unwrap_or_else(PoisonError::into_inner) = Slot::Failed;
+            let why = Slot::Failed("the system gives no thread".into());
+            *self.slot.lock().unwrap_or_else(PoisonError::into_inner) = why;
         }
     }
 

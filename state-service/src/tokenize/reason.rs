@@ -45,11 +45,13 @@ pub enum Reason {
     Engine,
     /// Workers do not offer `/tokenize`.
     EngineLacks,
+    /// Nobody says whether the model asked for is the base model or an adapter.
+    Model,
 }
 
 impl Reason {
     /// All of them, in order.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 21] = [
         Self::Off,
         Self::Surface,
         Self::Malformed,
@@ -70,6 +72,7 @@ impl Reason {
         Self::Panicked,
         Self::Engine,
         Self::EngineLacks,
+        Self::Model,
     ];
 
     /// Its name in metrics and explanations.
@@ -96,6 +99,7 @@ impl Reason {
             Self::Panicked => "panicked",
             Self::Engine => "engine",
             Self::EngineLacks => "engine_lacks",
+            Self::Model => "model",
         }
     }
 }

@@ -12,12 +12,9 @@ pub(crate) const FORMS: &str = "`\"off\"`, or an object: `mode` (`local`, `engin
      `path` (a folder with `tokenizer.json`, `tokenizer_config.json`, `chat_template.jinja`), `chat_template` (a file), \
      `chat_template_kwargs`, `encoder` (`fast` or `reference`)";
 const ALLOWED: &str = "\"off\", or an object with \"mode\"";
-const MODES: &[(&str, Mode); 4] = &[
-    ("off", Mode::Off),
-    ("local", Mode::Local),
-    ("engine", Mode::Engine),
-    ("approximate", Mode::Approximate),
-];
+const LOCAL: &str = "local";
+const MODES: &[(&str, Mode); 4] =
+    &[("off", Mode::Off), (LOCAL, Mode::Local), ("engine", Mode::Engine), ("approximate", Mode::Approximate)];
 const ENCODERS: &[(&str, Which); 2] = &[("fast", Which::Fast), ("reference", Which::Reference)];
 const PATH_BYTES_MAX: usize = 4096;
 
@@ -91,21 +88,47 @@ impl Tokens {
 
 fn object(value: &Value, path: &str, faults: &mut Faults) -> Option<How> {
     let mut fields = Fields::open(path, value, faults)?;
-    let mode = fields.choice_or(faults, "mode", MODES, Mode::Off);
+    let mode = mode(&mut fields, faults);
+    let has_path = fields.has("path");
     let folder = fields.short_text(faults, "path", PATH_BYTES_MAX).map(PathBuf::from);
     let template = fields.short_text(faults, "chat_template", PATH_BYTES_MAX).map(PathBuf::from);
     let kwargs = kwargs(&mut fields, faults);
     let which = fields.choice_or(faults, "encoder", ENCODERS, Which::Fast);
+    let (word, mode) = mode.unzip();
+    if let Some(word) = word.filter(|word| *word != LOCAL) {
+        ignored(&fields, word, faults);
+    }
     let at = fields.at("path");
     fields.close(faults);
-    match (mode, folder) {
+    match (mode?, folder) {
         (Mode::Off, _) => Some(How::Off),
         (Mode::Engine, _) => Some(How::Engine),
         (Mode::Approximate, _) => Some(How::Approximate),
         (Mode::Local, Some(folder)) => Some(How::Local(Files { folder, template, kwargs, which })),
+        (Mode::Local, None) if has_path => None,
         (Mode::Local, None) => {
             faults.add(&at, "is missing".to_owned(), "a folder with tokenizer.json");
             None
+        }
+    }
+}
+
+/// With its word. `None`: it is missing, or none of them.
+fn mode(fields: &mut Fields<'_>, faults: &mut Faults) -> Option<(&'static str, Mode)> {
+    let given = fields.choice_or(faults, "mode", &MODES.map(|(word, mode)| (word, Some((word, mode)))), None);
+    if given.is_none() && !fields.has("mode") {
+        let words: Vec<&str> = MODES.iter().map(|(word, _)| *word).collect();
+        faults.add(&fields.at("mode"), "is missing".to_owned(), &words.join(", "));
+    }
+    given
+}
+
+/// What only `local` has.
+fn ignored(fields: &Fields<'_>, word: &str, faults: &mut Faults) {
+    for name in ["path", "chat_template", "chat_template_kwargs", "encoder"] {
+        if fields.has(name) {
+            let problem = format!("is not used by mode {word}");
+            faults.add(&fields.at(name), problem, "mode \"local\", or leave it out");
         }
     }
 }

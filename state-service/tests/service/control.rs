@@ -1,6 +1,6 @@
 //! The control listener when all is well.
 
-use crate::support::{Api, ranked, route_body, token_file};
+use crate::support::{Api, ranked, route_body, token_file, until};
 use axum::body::Body;
 use axum::http::{Method, Request, StatusCode};
 use serde_json::json;
@@ -91,6 +91,44 @@ async fn pools_and_topology_show_what_is_declared() {
     assert_eq!(topology["fleet"]["workers"][0]["state"], "joining");
     let unknown = api.control(Method::GET, "/v1/topology?nod=x", "").await;
     assert_eq!(unknown.status, StatusCode::BAD_REQUEST, "a mistyped name is not ignored");
+}
+
+#[tokio::test]
+async fn a_pool_by_caches_tells_how_its_tokens_are_got_and_what_is_wrong_with_it() {
+    let api = Api::configured(&json!({"pools": [
+        {"name": "bare", "policy": "kv_aware"},
+        {"name": "meant", "policy": "kv_aware", "tokens": "off", "kv": {"load_cap_percent": 150}},
+        {"name": "nowhere", "policy": "kv_aware", "tokens": {"mode": "local", "path": "no/such/folder"}},
+        {"name": "texts", "policy": "kv_aware", "tokens": {"mode": "approximate"}},
+    ]}));
+    let failed = until("the tokenizer to fail", async || {
+        let pools = api.control(Method::GET, "/v1/pools", "").await.json();
+        (pools["pools"][2]["tokens"]["state"] == "failed").then_some(pools)
+    });
+    let pools = failed.await["pools"].clone();
+    assert_eq!(pools[0]["tokens"], json!({"mode": "off"}));
+    assert_eq!(
+        (&pools[1]["tokens"]["mode"], &pools[1]["kv"]["load_cap_percent"]),
+        (&json!("off"), &json!(150))
+    );
+    assert_eq!(pools[2]["tokens"]["mode"], "local");
+    let detail = pools[2]["tokens"]["detail"].as_str().unwrap();
+    assert!(detail.contains("no/such/folder/tokenizer.json"), "{detail}");
+    assert_eq!(
+        (&pools[3]["tokens"]["mode"], &pools[3]["tokens"]["state"]),
+        (&json!("approximate"), &json!("ready"))
+    );
+    let ready = api.control(Method::GET, "/readyz", "").await.json();
+    let warned = |code: &str| {
+        let all = ready["warnings"].as_array().unwrap().iter();
+        all.filter(|one| one["code"] == code)
+            .map(|one| one["detail"].as_str().unwrap().to_owned())
+            .collect::<Vec<_>>()
+    };
+    let (unsaid, failed) = (warned("tokens_unsaid"), warned("tokenizer_not_loaded"));
+    assert!(unsaid.len() == 1 && unsaid[0].starts_with("pool bare "), "{ready}");
+    assert!(failed.len() == 1 && failed[0].starts_with("pool nowhere: "), "{ready}");
+    assert!(failed[0].contains("/tokenize"), "{ready}");
 }
 
 #[tokio::test]

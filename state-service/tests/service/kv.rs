@@ -112,7 +112,8 @@ async fn a_worker_is_asked_for_the_tokens_of_a_text_and_its_block_size_is_learne
     let api = Api::configured(&json!({"pools": [pool]}));
     let (cached, asked) = (engine().await, engine().await);
     for (worker, address) in [("w0", cached), ("w1", asked)] {
-        api.put(worker, &json!({"endpoints": [{"address": address.to_string()}]})).await;
+        api.put(worker, &json!({"endpoints": [{"address": address.to_string()}], "models": ["m", "sql"]}))
+            .await;
     }
     let said = "x".repeat(100);
     let tokens: Vec<u32> = said.bytes().map(u32::from).collect();
@@ -128,6 +129,11 @@ async fn a_worker_is_asked_for_the_tokens_of_a_text_and_its_block_size_is_learne
         "{reply}"
     );
     assert_eq!(metric(&api, "rankpin_prompts_total{pool=\"default\",source=\"engine\"}").await, 1);
+    // An adapter's blocks are its own, and of a model that nobody names none are looked for.
+    assert_eq!(ask(&api, 2, &chat("sql", &said)).await["overlap"], json!({"blocks": 0, "of": 3}));
+    let other = ask(&api, 3, &chat("other", &said)).await;
+    assert_eq!((&other["reason"], &other["overlap"]), (&json!("kv_aware"), &Value::Null), "{other}");
+    assert_eq!(metric(&api, "rankpin_prompts_unread_total{pool=\"default\",reason=\"model\"}").await, 1);
 }
 
 #[tokio::test]

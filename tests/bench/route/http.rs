@@ -37,10 +37,10 @@ pub(super) async fn measure(workers: u32, requests: u32, body_bytes: usize, foun
     let scratch = Scratch::new()?;
     let tokens = json!({"mode": "local", "path": MODEL});
     let pool = json!({"affinity": "off", "tokens": tokens});
-    let plan = ServicePlan { policy: Some("kv_aware"), pool, others: Vec::new(), probe_interval_ms: 0 };
+    let plan = ServicePlan { policy: Some("kv_aware"), pool, probe_interval_ms: 0, ..ServicePlan::default() };
     let service = Service::start(scratch.path(), &plan).await?;
     for worker in 0..workers {
-        let body = json!({"endpoints": [{"address": "127.0.0.1:9"}], "kv_events": "off"});
+        let body = json!({"endpoints": [{"address": "127.0.0.1:9"}], "models": ["tiny"], "kv_events": "off"});
         let mut body = body;
         body["endpoints"][0]["address"] = json!(format!("127.0.{}.{}:9", worker / 250, worker % 250 + 1));
         let said = service.call("PUT", &format!("/v1/workers/w{worker:03}"), Some(&body.to_string())).await?;

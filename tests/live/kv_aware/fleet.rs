@@ -14,10 +14,14 @@ const PROMPT_DEADLINE_MS: u64 = 10_000;
 /// Engines of so many ranks that publish, behind `envoy/kv.yaml`.
 pub(super) fn plan(engines: u32, ranks: u32, more: &[&str]) -> WorldPlan {
     let spec = |n| EngineSpec::new(&format!("w{n}"), ranks).kv_events().with(more);
-    let specs: Vec<EngineSpec> = (0..engines).map(spec).collect();
+    plan_of(&(0..engines).map(spec).collect::<Vec<_>>())
+}
+
+/// These engines behind it.
+pub(super) fn plan_of(specs: &[EngineSpec]) -> WorldPlan {
     let model = artifacts::root().join("tests/engine/model");
     let tokens = json!({"mode": "local", "path": model});
-    WorldPlan::new(Steering::Kv, &specs).pool(json!({"policy": "kv_aware", "tokens": tokens})).edit(
+    WorldPlan::new(Steering::Kv, specs).pool(json!({"policy": "kv_aware", "tokens": tokens})).edit(
         |config| {
             config.served_header()?;
             config.plugin(|own| own["service"]["route_prompt_deadline_ms"] = json!(PROMPT_DEADLINE_MS))
@@ -25,9 +29,15 @@ pub(super) fn plan(engines: u32, ranks: u32, more: &[&str]) -> WorldPlan {
     )
 }
 
-/// Starts it; every rank is listened to.
+/// Starts it; every rank is listened to, and the engines' models are known.
 pub(super) async fn start(plan: WorldPlan) -> World {
     let world = plan.start().await.unwrap();
+    wait_for("the workers' models", async || {
+        let said = world.service.call("GET", "/v1/pools", None).await.ok()?;
+        (said.body["pools"][0]["tokens"]["listed"]["models"] == json!([MODEL])).then_some(())
+    })
+    .await
+    .unwrap();
     for engine in &world.engines {
         for rank in engine.kv_events().await.unwrap() {
             let what = format!("{}/{} to be listened to", engine.name(), rank.rank);

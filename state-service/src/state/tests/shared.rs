@@ -49,7 +49,7 @@ fn a_claimed_hold_is_committed_under_the_version_of_its_claim() {
     // Known to all: not claimed twice, and whoever joins is told its version.
     assert_eq!(world.state.claiming(session("a"), &reply), Claiming::Outdated, "it was answered too early");
     let joined = world.route(route_request("a", 2, "B"), 0);
-    assert_eq!((joined.version, joined.target, joined.hold), (raised, reply.target, reply.hold));
+    assert_eq!((joined.version, joined.target.clone(), joined.hold), (raised, reply.target, reply.hold));
     assert_eq!(world.state.claiming(session("a"), &joined), Claiming::Nothing);
     let said = world.play("route a r5; commit a r5; show a");
     assert!(said.ends_with("show a -> Bound w1 v9\n"), "{said}");

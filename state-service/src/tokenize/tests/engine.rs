@@ -85,7 +85,7 @@ pub(super) fn ask(surface: Surface, body: &Value, workers: &[&Worker]) -> Ask {
 }
 
 pub(super) fn by_engine() -> Tokenizer {
-    Tokenizer::new(&Tokens::engine(), Arc::new(Threads::with(1).unwrap()), reqwest::Client::new(), clock)
+    Tokenizer::new("p", &Tokens::engine(), Arc::new(Threads::with(1).unwrap()), reqwest::Client::new(), clock)
 }
 
 fn messages(turns: usize) -> Value {
@@ -235,7 +235,7 @@ async fn a_template_is_fetched_from_a_worker_that_offers_it() {
     let (worker, folder) = (Worker::real().await, folder(None));
     let threads = Arc::new(Threads::with(1).unwrap());
     let tokenizer =
-        Tokenizer::new(&Tokens::local(folder.path().to_owned()), threads, reqwest::Client::new(), clock);
+        Tokenizer::new("p", &Tokens::local(folder.path().to_owned()), threads, reqwest::Client::new(), clock);
     let waited = async {
         loop {
             match chain(&tokenizer, &messages(2), &[&worker]).await {

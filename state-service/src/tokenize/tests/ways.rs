@@ -12,7 +12,7 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 fn tokenizer(tokens: &Tokens, threads: Arc<Threads>) -> Tokenizer {
-    Tokenizer::new(tokens, threads, reqwest::Client::new(), clock)
+    Tokenizer::new("p", tokens, threads, reqwest::Client::new(), clock)
 }
 
 async fn ready(tokens: &Tokens) -> Tokenizer {
@@ -109,4 +109,34 @@ fn a_pool_says_how_its_tokens_are_got() {
         let faults = tokens(wrong.clone()).expect_err("accepted").to_string();
         assert!(faults.contains(at), "{wrong}: {faults}");
     }
+}
+
+#[test]
+fn what_is_wrong_with_tokens_is_said_once_and_with_what_would_be_right() {
+    let faults = |pool: Value| {
+        let mut pool = pool;
+        pool["name"] = json!("p");
+        parse(json!({ "pools": [pool] }).to_string().as_bytes()).expect_err("accepted").to_string()
+    };
+    let aware = |tokens: Value| faults(json!({ "policy": "kv_aware", "tokens": tokens }));
+    assert_eq!(
+        aware(json!({ "path": "m" })),
+        "pools[0].tokens.mode: is missing (allowed: off, local, engine, approximate)"
+    );
+    assert_eq!(
+        aware(json!({ "mode": "local", "path": 7 })),
+        "pools[0].tokens.path: is a number (allowed: a string)"
+    );
+    let unused = |name, mode| {
+        format!(
+            "pools[0].tokens.{name}: is not used by mode {mode} (allowed: mode \"local\", or leave it out)"
+        )
+    };
+    assert_eq!(aware(json!({ "mode": "engine", "path": "m" })), unused("path", "engine"));
+    let template = json!({ "mode": "approximate", "chat_template": "t" });
+    assert_eq!(aware(template), unused("chat_template", "approximate"));
+    // Whatever else such a pool says is nothing to complain about.
+    let mistyped = faults(json!({ "policy": "kv-aware", "tokens": { "mode": "engine" }, "kv": {} }));
+    assert!(mistyped.starts_with("pools[0].policy: \"kv-aware\" is not known"), "{mistyped}");
+    assert_eq!(mistyped.lines().count(), 1, "{mistyped}");
 }
