@@ -206,6 +206,12 @@ class Host:
                 if waiting and binding.version > waiting.version:
                     del self.pending[binding.id]
 
+    def _forget(self, now):
+        """What is over for everybody; looked at when nothing happens."""
+        with self.lock:
+            for session in [session for session, known in self.table.items() if known.until < now]:
+                del self.table[session]
+
     def _follow(self):
         if self.cursor is None:
             self.load()
@@ -234,6 +240,8 @@ class Host:
             self._take(heard)
             self.counts["heard"] += len(heard)
             self.counts["own_heard"] += sum(binding.version[1] == self.number for binding in heard)
+            if not heard:
+                self._forget(now)
             # Only now: what was not taken is asked for again.
             self.cursor = batch["cursor"]
             if batch.get("closed") == "gap":

@@ -214,6 +214,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::lines::READER_WAIT;
     use super::*;
 
     fn room(places: usize) -> Arc<Room> {
@@ -244,6 +245,27 @@ mod tests {
         idle.await.unwrap();
         assert!(!fourth.is_finished() && !served.is_finished());
         drop(turn);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_reads_a_long_answer_is_not_quiet_and_goes_when_it_takes_nothing() {
+        let (room, begun) = (room(1), Instant::now());
+        let place = room.enter().await;
+        let pace = Arc::new(Pace::new());
+        drop(Guest::begin(place.guest(), Version::HTTP_11));
+        place.guest().reads(&pace);
+        let reader = sit(place);
+        let next = tokio::spawn({
+            let room = Arc::clone(&room);
+            async move { room.enter().await }
+        });
+        tokio::time::sleep(READER_WAIT * 100).await;
+        assert!(!next.is_finished() && !reader.is_finished(), "it reads, and takes what there is");
+        pace.gave();
+        reader.await.unwrap();
+        let took = begun.elapsed() - READER_WAIT * 100;
+        assert!(took >= READER_WAIT + GRACE && took <= READER_WAIT + GRACE + LOOK * 2, "{took:?}");
+        drop(next.await.unwrap());
     }
 
     #[tokio::test(start_paused = true)]

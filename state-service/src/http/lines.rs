@@ -38,7 +38,7 @@ struct Pacing {
 }
 
 impl Pace {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self(Mutex::new(Pacing { wait: READER_WAIT, given: None }))
     }
 
@@ -47,7 +47,7 @@ impl Pace {
         self.lock().wait = wait;
     }
 
-    fn gave(&self) {
+    pub(super) fn gave(&self) {
         self.lock().given = Some(Instant::now());
     }
 

@@ -23,6 +23,10 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tower::Service;
 
+/// What was sent may be unacknowledged for so long. Above the wait for a reader, which can be told why.
+const UNACKNOWLEDGED_MS_MAX: u32 = 45_000;
+const _: () = assert!(UNACKNOWLEDGED_MS_MAX as u128 > READER_WAIT.as_millis() + 10_000);
+
 /// How much a listener bears with.
 #[derive(Clone, Copy, Debug)]
 pub struct Patience {
@@ -52,8 +56,8 @@ pub async fn serve(
     let admit = async {
         loop {
             let (stream, peer) = Listener::accept(&mut listener).await;
-            if let Err(error) = stream.set_nodelay(true) {
-                tracing::debug!(%peer, %error, "no TCP_NODELAY");
+            if let Err(error) = stream.set_nodelay(true).and_then(|()| give_up_on_the_dead(&stream)) {
+                tracing::debug!(%peer, %error, "no TCP_NODELAY, or no end of waiting for a dead peer");
             }
             let place = room.enter().await;
             open.spawn(converse(stream, router.clone(), place, closing.clone(), patience));
@@ -66,6 +70,18 @@ pub async fn serve(
     }
     drop(listener);
     while open.join_next().await.is_some() {}
+}
+
+/// A peer that lost its power or its network says no goodbye: what it does not acknowledge ends its connection, and not after the quarter
+/// of an hour that is usual.
+#[cfg(target_os = "linux")]
+fn give_up_on_the_dead(stream: &TcpStream) -> io::Result<()> {
+    Ok(rustix::net::sockopt::set_tcp_user_timeout(stream, UNACKNOWLEDGED_MS_MAX)?)
+}
+
+#[cfg(not(target_os = "linux"))]
+fn give_up_on_the_dead(_stream: &TcpStream) -> io::Result<()> {
+    Ok(())
 }
 
 /// An error means that the sender is gone: the end as well.

@@ -52,12 +52,15 @@ impl Lines {
 
     /// The next line that tells of a binding, or is the last.
     async fn news(&mut self) -> Value {
-        loop {
-            let line = self.next().await.expect("ended");
-            if line["bindings"] != json!([]) || !line["closed"].is_null() {
-                return line;
+        let news = async {
+            loop {
+                let line = self.next().await.expect("ended");
+                if line["bindings"] != json!([]) || !line["closed"].is_null() {
+                    return line;
+                }
             }
-        }
+        };
+        timeout(PATIENCE, news).await.expect("no news")
     }
 
     /// What the next line with news tells: session, where, sequence.
@@ -227,6 +230,7 @@ async fn a_bad_body_is_refused_with_the_name_of_the_field_and_changes_nothing() 
     let api = api().await;
     let good = bind("a", 1, "w0").to_string();
     let many = vec!["0"; 1_000_000].join(",");
+    let deep = "[".repeat(1_000_000);
     for (body, status, code, path) in [
         (String::new(), 400, "bindings_invalid", ""),
         ("[]".to_owned(), 400, "bindings_invalid", ""),
@@ -245,6 +249,7 @@ async fn a_bad_body_is_refused_with_the_name_of_the_field_and_changes_nothing() 
         (r#"{"writer": "a", "bindings": {}}"#.to_owned(), 400, "bindings_invalid", "bindings"),
         (r#"{"writer": "a", "bindings": null}"#.to_owned(), 400, "bindings_invalid", "bindings"),
         (format!(r#"{{"writer": "a", "bindings": [{good}, NaN]}}"#), 400, "bindings_invalid", ""),
+        (format!(r#"{{"writer": "a", "bindings": {deep}"#), 400, "bindings_invalid", ""),
         (format!(r#"{{"writer": "a", "bindings": [{many}]}}"#), 400, "bindings_invalid", "bindings"),
         (
             format!(r#"{{"writer": "a", "bindings": ["{}"]}}"#, "x".repeat(10 << 20)),
@@ -259,6 +264,10 @@ async fn a_bad_body_is_refused_with_the_name_of_the_field_and_changes_nothing() 
         assert_eq!((answer.status.as_u16(), &problem["code"]), (status, &json!(code)), "{shown}: {problem}");
         assert!(status == 413 || problem["errors"][0]["path"] == path, "{shown}: {problem}");
     }
+    let nested = format!("{}{}", "[".repeat(900), "]".repeat(900));
+    let told =
+        api.data(Method::POST, APPLY, format!(r#"{{"writer": "a", "bindings": [{nested}]}}"#)).await.json();
+    assert_eq!(told["outcomes"][0]["outcome"], "rejected", "{told}");
     let missing = api.data(Method::POST, APPLY, r#"{"writer": "a"}"#).await.json();
     assert!(missing["errors"][0]["problem"].as_str().unwrap().contains("`bindings`"), "{missing}");
     assert_eq!(metric(&api, "rankpin_sessions").await, "0");
