@@ -75,7 +75,7 @@ fn slot(
     shown
 }
 
-/// How a rank's events do; `silent` says why nothing is heard although it serves.
+/// How a rank's events do; `silent` says why nothing is heard although it serves, `trouble` why less may be known than it caches.
 fn kv_events(kv: KvView, sockets: Option<Sockets>) -> Value {
     let [gpu, host, disk] = kv.blocks;
     let (endpoint, replay_endpoint) = sockets.unzip();
@@ -96,6 +96,7 @@ const fn link(link: Link) -> &'static str {
     match link {
         Link::Off => "off",
         Link::NotPublished => "not_published",
+        "trouble": kv.trouble.map(Trouble::word),
         Link::Undiscovered => "undiscovered",
         Link::Connecting => "connecting",
         Link::Up => "up",

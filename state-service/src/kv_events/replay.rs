@@ -4,7 +4,7 @@ use super::frames::{self, Answer};
 use super::hub::{Ask, Rank};
 use super::pipeline::{Pipeline, Raw, limited};
 use super::subscriber::connect;
-use super::zmtp::Role;
+use super::zmtp::{Connection, Role};
 use crate::state::kv_stream::{Input, ReplayFailure};
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ pub(super) const SILENCE_MAX: Duration = Duration::from_secs(3);
 /// Answers handed on at once.
 const BURST: usize = 64;
 
-/// Makes the replay; its end, or its failure, is the last thing handed on. False: the publisher could not be reached.
+/// Makes the replay; its end, or its failure, is the last thing handed on. False: it failed.
 pub(super) async fn make(
     pipeline: &Pipeline,
     places: &Semaphore,
@@ -26,17 +26,20 @@ pub(super) async fn make(
 ) -> bool {
     // The semaphore is never closed.
     let place = places.acquire().await;
-    let done = run(pipeline, rank, endpoint, ask).await.is_some();
+    let failure = match connect(endpoint, Role::Dealer).await {
+        Ok(connection) => {
+            run(pipeline, rank, connection, ask).await.is_none().then_some(ReplayFailure::Broken)
+        }
+        Err(_) => Some(ReplayFailure::Unreachable),
+    };
     drop(place);
-    if !done {
-        let failed = Input::ReplayFailed(ask.attempt, ReplayFailure::Broken);
-        pipeline.send(rank, vec![Raw::Input(failed)]).await;
+    if let Some(failure) = failure {
+        pipeline.send(rank, vec![Raw::Input(Input::ReplayFailed(ask.attempt, failure))]).await;
     }
-    done
+    failure.is_none()
 }
 
-async fn run(pipeline: &Pipeline, rank: &Arc<Rank>, endpoint: &str, ask: Ask) -> Option<()> {
-    let mut connection = connect(endpoint, Role::Dealer).await.ok()?;
+async fn run(pipeline: &Pipeline, rank: &Arc<Rank>, mut connection: Connection, ask: Ask) -> Option<()> {
     timeout(SILENCE_MAX, connection.send(&[b"", &ask.from.to_be_bytes()])).await.ok()?.ok()?;
     let mut raws = Vec::new();
     loop {

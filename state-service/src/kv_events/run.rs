@@ -111,7 +111,10 @@ impl Runner {
         loop {
             pause = match self.ask(&wanted).await {
                 Some(Told::Ranks(ranks)) => {
-                    listen_to(&mut listening, &self.shared, self.told(&wanted, &ranks));
+                    let (sources, missing) = told(&wanted, &ranks);
+                    listen_to(&mut listening, &self.shared, sources);
+                    // Once nobody listens to them any more, who would tell otherwise.
+                    missing.into_iter().for_each(|(rank, link)| self.link(&wanted, rank, link));
                     ASK_AGAIN
                 }
                 Some(Told::Nothing) => {
@@ -142,26 +145,11 @@ impl Runner {
     }
 
     fn link_all(&self, wanted: &Wanted, link: Link) {
-        for rank in ranks(wanted) {
-            self.shared.sink.link(&Rank { worker: wanted.worker.clone(), rank }, link);
-        }
+        ranks(wanted).for_each(|rank| self.link(wanted, rank, link));
     }
 
-    /// The sources of those of its ranks that it told of. Ranks of other endpoints are theirs to tell.
-    fn told(&self, wanted: &Wanted, told: &BTreeMap<u32, Option<Found>>) -> Vec<Source> {
-        let mut sources = Vec::new();
-        for rank in ranks(wanted) {
-            let missing = match told.get(&rank) {
-                Some(Some(found)) => {
-                    sources.extend(source(wanted, rank, found));
-                    continue;
-                }
-                Some(None) => Link::NotPublished,
-                None => Link::Undiscovered,
-            };
-            self.shared.sink.link(&Rank { worker: wanted.worker.clone(), rank }, missing);
-        }
-        sources
+    fn link(&self, wanted: &Wanted, rank: u32, link: Link) {
+        self.shared.sink.link(&Rank { worker: wanted.worker.clone(), rank }, link);
     }
 
     /// `None`: no answer.
@@ -199,6 +187,19 @@ async fn lost_one(lost: &mut broadcast::Receiver<WorkerId>, worker: &WorkerId) {
 
 pub(super) fn ranks(wanted: &Wanted) -> impl Iterator<Item = u32> {
     wanted.first..wanted.first.saturating_add(wanted.count)
+}
+
+/// The sources of those of its ranks that it told of, and why the others have none. Ranks of other endpoints are theirs to tell.
+fn told(wanted: &Wanted, told: &BTreeMap<u32, Option<Found>>) -> (Vec<Source>, Vec<(u32, Link)>) {
+    let (mut sources, mut missing) = (Vec::new(), Vec::new());
+    for rank in ranks(wanted) {
+        match told.get(&rank) {
+            Some(Some(found)) => sources.extend(source(wanted, rank, found)),
+            Some(None) => missing.push((rank, Link::NotPublished)),
+            None => missing.push((rank, Link::Undiscovered)),
+        }
+    }
+    (sources, missing)
 }
 
 fn declared(wanted: &Wanted, at: &KvAt) -> Vec<Source> {

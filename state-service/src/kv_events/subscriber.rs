@@ -1,6 +1,7 @@
 //! One rank's subscription: connect, subscribe, hand on what comes, replay what the state asks for, and connect again.
 //!
-//! When a connection is lost a new one is made, and told to the stream before anything it brings.
+//! When a connection is lost a new one is made, and told to the stream before anything it brings. A replay that fails ends no connection
+//! that lives: when to ask again is the stream's to say.
 
 use super::frames;
 use super::hub::{Ask, Connected, Hub, Rank};
@@ -14,11 +15,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::sync::{Semaphore, watch};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 /// A connection that is not made by then has failed.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
-/// Between two tries to connect: doubled each time, up to a second.
+/// Between two tries to connect: doubled each time, up to a second, until a connection has lasted as long.
 const BACK_OFF_MIN: Duration = Duration::from_millis(100);
 const BACK_OFF_MAX: Duration = Duration::from_secs(1);
 /// Messages handed on at once.
@@ -81,11 +82,14 @@ pub async fn keep(shared: Arc<Shared>, source: Source) {
         shared.sink.link(&rank, Link::Connecting);
         match subscribe(&source).await {
             Ok(connection) => {
-                back_off = BACK_OFF_MIN;
+                let made = Instant::now();
                 let _connected = Connected::new(&shared.hub, &rank.worker);
                 shared.sink.link(&rank, Link::Up);
                 let subscription = Subscription { shared: &shared, source: &source, rank: &rank };
                 subscription.follow(connection, &mut entry.asks).await;
+                if made.elapsed() >= BACK_OFF_MAX {
+                    back_off = BACK_OFF_MIN;
+                }
             }
             Err(error) => {
                 tracing::debug!(worker = %rank.worker, rank = rank.rank, %error, "no KV events");
@@ -126,9 +130,9 @@ impl Subscription<'_> {
                         return;
                     }
                 }
-                reached = &mut replay => {
-                    if !reached {
-                        // Neither is the publisher, most likely: a peer that lost its power says no goodbye.
+                lives = &mut replay => {
+                    if !lives {
+                        // A peer that lost its power says no goodbye.
                         return;
                     }
                     replay.set(self.answer(None));
@@ -137,7 +141,7 @@ impl Subscription<'_> {
         }
     }
 
-    /// Fulfils one ask; without one waits for ever. False: the publisher could not be reached.
+    /// Fulfils one ask; without one waits for ever. False: neither the replay came nor can the publisher be reached.
     async fn answer(&self, ask: Option<Ask>) -> bool {
         let Some(ask) = ask else { return std::future::pending().await };
         let Some(endpoint) = &self.source.replay else {
@@ -146,6 +150,7 @@ impl Subscription<'_> {
             return true;
         };
         replay::make(&self.shared.pipeline, &self.shared.places, self.rank, endpoint, ask).await
+            || connect(&self.source.endpoint, Role::Sub).await.is_ok()
     }
 
     /// Hands on a message and all that came with it.

@@ -10,11 +10,18 @@ use omq_proto::proto::SocketType;
 use omq_proto::proto::command::Command;
 use omq_proto::proto::connection::{self, ConnectionConfig, Event};
 use omq_proto::{Error, Message};
+use rustix::net::sockopt;
 use std::io;
+use std::time::Duration;
 use tokio::net::TcpStream;
 
 /// Longest message, its frames together and a word for each: one that is longer costs the connection.
 pub const MESSAGE_BYTES_MAX: usize = 33 << 20;
+/// A peer that says nothing is asked by TCP after so long whether it lives, then so often, so many times: one that lost its power says no
+/// goodbye, and a subscriber sends nothing that could fail.
+const KEEP_ALIVE_IDLE: Duration = Duration::from_secs(10);
+const KEEP_ALIVE_AGAIN: Duration = Duration::from_secs(5);
+const KEEP_ALIVE_TIMES: u32 = 3;
 /// Read at once.
 const READ_BYTES: usize = 64 << 10;
 
@@ -52,6 +59,7 @@ impl Connection {
         let address = endpoint.strip_prefix("tcp://").ok_or_else(|| wrong("no tcp:// address"))?;
         let stream = TcpStream::connect(address).await?;
         stream.set_nodelay(true)?;
+        keep_alive(&stream)?;
         let config = ConnectionConfig::new(connection::Role::Client, role.kind());
         let wire = connection::Connection::new(config.max_message_size(MESSAGE_BYTES_MAX));
         let mut made = Self { stream, wire, failed: None };
@@ -169,6 +177,13 @@ impl Connection {
             Err(error) => Err(error),
         }
     }
+}
+
+fn keep_alive(stream: &TcpStream) -> io::Result<()> {
+    sockopt::set_socket_keepalive(stream, true)?;
+    sockopt::set_tcp_keepidle(stream, KEEP_ALIVE_IDLE)?;
+    sockopt::set_tcp_keepintvl(stream, KEEP_ALIVE_AGAIN)?;
+    Ok(sockopt::set_tcp_keepcnt(stream, KEEP_ALIVE_TIMES)?)
 }
 
 /// A message that is kept must not keep a whole buffer.

@@ -70,7 +70,7 @@ impl State {
         let limit_of_pool = self.pools.get(&worker.spec.pool).and_then(|pool| pool.in_flight_limit);
         worker.in_flight_limit = worker.spec.in_flight_limit.or(limit_of_pool);
         self.workers.put(worker);
-        self.settle_kv(hash);
+        self.settle_kv(now, hash);
         self.workers.touch_all(&id);
         if declared == Declared::Created {
             self.settling.declared(now);
@@ -139,10 +139,15 @@ impl State {
         self.pools.retain(|name, _| name.as_str() == POOL_DEFAULT || used(name));
     }
 
-    pub(super) fn remove_worker(&mut self, id: &WorkerId, out: &mut Vec<Effect>) -> Result<(), StateError> {
+    pub(super) fn remove_worker(
+        &mut self,
+        now: Timestamp,
+        id: &WorkerId,
+        out: &mut Vec<Effect>,
+    ) -> Result<(), StateError> {
         let removed = self.workers.remove(id).ok_or_else(|| StateError::UnknownWorker { id: id.clone() })?;
         self.slots.give_back(removed.first_slot);
-        self.settle_kv(removed.hash);
+        self.settle_kv(now, removed.hash);
         self.bump_xds();
         self.drop_empty_pools();
         self.fleet_stale = true;

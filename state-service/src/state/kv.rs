@@ -12,6 +12,8 @@ mod reserve;
 mod runs;
 mod seats;
 mod spread;
+mod sizes;
+mod sources;
 #[cfg(test)]
 mod tests;
 mod view;
@@ -21,27 +23,27 @@ pub(super) use look::{Found, Looked};
 
 use super::State;
 use super::binding::Slot;
-use super::blocks::{BlockIndex, IndexLimits, KvCounters, SlotId};
+use super::blocks::{BlockIndex, KvCounters, SlotId};
 use super::command::Effect;
 use super::error::StateError;
 use super::kv_event::{KvBatch, KvEvent, Tier};
-use super::kv_stream::{self, Cause, Input, KvStream, Link};
+use super::kv_stream::{self, Cause, Input, KvStream, Link, Trouble};
 use super::workers::{Worker, Workers};
 use crate::config::{KvSettings, ServiceConfig};
 use crate::tokenize::approximate::Placements;
 use bookings::Bookings;
+use crate::declare::kv_events::KvEvents;
 use routing::id::{PoolName, Rank, WorkerId};
 use routing::time::{Millis, Timestamp};
+use routing::contract::Policy;
 use spread::Spread;
 use std::collections::hash_map::Entry;
+use sizes::{Dropped, RankSize, Votes};
+use sources::Source;
 use std::collections::{BTreeMap, HashMap};
-use std::num::NonZeroU32;
 
 /// Ranks with a stream, over all workers. Past it a rank's events are refused, and counted.
 pub(super) const RANKS_MAX: usize = 8192;
-/// Until an index holds so many blocks a larger block size replaces the one it has learned: the first event may be a short tail.
-const SIZE_LEARNED: usize = 16;
-
 /// Tokens of a block of a pool of which nothing is known yet.
 const BLOCK_SIZE_DEFAULT: u32 = 16;
 /// Chunks of text remembered of one pool under `approximate` tokens, half of them at least.
@@ -65,6 +67,11 @@ pub(super) struct Kv {
     refused: u64,
 }
 
+    votes: Votes,
+    /// Times a pool's block size changed.
+    resized: u64,
+    /// Ranks whose streams do not know yet that their blocks went.
+    dropped: Vec<Dropped>,
 /// A worker by its hash, and a global rank.
 type Key = (u64, u32);
 
@@ -75,6 +82,8 @@ struct RankKv {
     pool: PoolName,
 }
 
+    source: Source,
+    size: RankSize,
 /// How a rank's events do, for people.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KvView {
@@ -92,6 +101,8 @@ pub struct KvView {
     pub silent: Option<Cause>,
     /// Blocks held: device, host, disk.
     pub blocks: [usize; 3],
+    /// Why it may be known to cache less than it does.
+    pub trouble: Option<Trouble>,
 }
 
 impl Kv {
@@ -164,6 +175,7 @@ impl Kv {
         }
         self.expect_nothing(key);
     }
+        self.relearn_size(key);
 
     /// What was sent to a rank before its cache was emptied is not there.
     fn expect_nothing(&mut self, key: Key) {
@@ -171,28 +183,10 @@ impl Kv {
         self.bookings.forget_expected(Slot::new(key.0, None));
     }
 
-    /// A pool's block size is that of its engines' first whole block, unless its config says otherwise.
-    fn learn_size(&mut self, key: Key, event: &KvEvent) {
-        let KvEvent::Stored { hashes, tokens, block_size, kind_ok: true, .. } = event else { return };
-        let Some(size) = NonZeroU32::new(*block_size) else { return };
-        let whole = usize::try_from(size.get()).ok().and_then(|size| size.checked_mul(hashes.len()));
-        if whole != Some(tokens.len()) {
-            return;
-        }
-        let Some(pool) = self.ranks.get(&key).map(|rank| rank.pool.clone()) else { return };
-        let known = self.indexes.get(&pool);
-        let size = self.settings(&pool).block_size.unwrap_or(size);
-        let keep =
-            known.is_some_and(|index| index.block_size() >= size.get() || index.resident() >= SIZE_LEARNED);
-        if !keep {
-            self.slots.retain(|key, _| self.ranks.get(key).is_some_and(|rank| rank.pool != pool));
-            self.indexes.insert(pool, BlockIndex::new(size, IndexLimits::default()));
-        }
-    }
-
     fn drop_rank(&mut self, key: Key) {
         let Some(rank) = self.ranks.remove(&key) else { return };
         if let (Some(slot), Some(index)) = (self.slots.remove(&key), self.indexes.get_mut(&rank.pool)) {
+        self.forget_vote(key);
             index.drop_slot(slot);
         }
         if !self.ranks.values().any(|other| other.pool == rank.pool) {
@@ -201,7 +195,7 @@ impl Kv {
     }
 
     /// Forgets the ranks of a worker that are not declared any more, or are in another pool now.
-    fn settle(&mut self, hash: u64, worker: Option<&Worker>) {
+    fn settle(&mut self, now: Timestamp, hash: u64, worker: Option<&Worker>, by_events: bool) {
         let stays = |rank: u32, pool: &PoolName| {
             worker.is_some_and(|worker| worker.spec.pool == *pool && has_rank(worker, rank))
         };
@@ -211,6 +205,10 @@ impl Kv {
         gone.into_iter().for_each(|key| self.drop_rank(key));
         self.settle_bookings(hash, worker);
     }
+        if let Some(worker) = worker {
+            self.settle_sources(now, worker, by_events);
+            self.settle_sizes(worker);
+        }
 
     fn rank(&mut self, worker: &Worker, rank: u32) -> Option<&mut RankKv> {
         let key = (worker.hash, rank);
@@ -218,18 +216,18 @@ impl Kv {
             self.refused += 1;
             return None;
         }
-        let pool = &worker.spec.pool;
-        Some(self.ranks.entry(key).or_insert_with(|| RankKv {
-            stream: KvStream::default(),
-            link: Link::default(),
-            pool: pool.clone(),
-        }))
+        let (pool, source) = (worker.spec.pool.clone(), Source::of(worker, rank)?);
+        let link = if worker.spec.kv_events == KvEvents::Off { Link::Off } else { Link::default() };
+        let size = RankSize::told_by(worker);
+        let new = || RankKv { stream: KvStream::default(), link, pool, source, size };
+        Some(self.ranks.entry(key).or_insert_with(new))
     }
 
     fn view(&self, now: Timestamp, key: Key) -> Option<KvView> {
         let rank = self.ranks.get(&key)?;
         let blocks = |tier| {
             let (slot, index) = self.slots.get(&key).zip(self.indexes.get(&rank.pool))?;
+        let is_odd = self.is_odd(rank);
             Some(index.handles(*slot, tier))
         };
         Some(KvView {
@@ -237,10 +235,11 @@ impl Kv {
             events: rank.stream.events(),
             last_seq: rank.stream.last_seq(),
             heard_ago: rank.stream.heard_at().map(|at| now.since(at)),
-            cold: rank.stream.is_cold(),
+            cold: rank.stream.is_cold() || is_odd,
             silent: rank.stream.silence(now, rank.link),
             blocks: [Tier::Gpu, Tier::Host, Tier::Disk].map(|tier| blocks(tier).unwrap_or(0)),
         })
+            trouble: is_odd.then_some(Trouble::OtherBlockSize).or_else(|| rank.stream.trouble(now)),
     }
 }
 
@@ -277,15 +276,29 @@ impl State {
         }
         Ok(())
     }
+        self.tell_dropped(now, out);
 
     /// Takes how a rank's events reach us now.
-    pub(super) fn kv_link(&mut self, id: &WorkerId, rank: u32, link: Link) -> Result<(), StateError> {
+    pub(super) fn kv_link(
+        &mut self,
+        now: Timestamp,
+        id: &WorkerId,
+        rank: u32,
+        link: Link,
+        out: &mut Vec<Effect>,
+    ) -> Result<(), StateError> {
         let worker = self.workers.by_id(id).ok_or_else(|| StateError::UnknownWorker { id: id.clone() })?;
         let known = self.kv.rank(worker, rank);
         let known = known.ok_or_else(|| StateError::UnknownRank { worker: id.clone(), rank })?;
+        let key = (worker.hash, rank);
+        if Kv::is_unasked(worker, rank, link) {
+            return Ok(());
+        }
         known.link = link;
         Ok(())
     }
+        let effects = self.kv.step(now, key, Input::Link(link));
+        self.kv.carry_out(key, id, effects, out);
 
     pub(super) fn tick_kv(&mut self, now: Timestamp, out: &mut Vec<Effect>) {
         self.kv.bookings.expire(now);
@@ -300,13 +313,32 @@ impl State {
         }
     }
 
-    pub(super) fn settle_kv(&mut self, hash: u64) {
-        self.kv.settle(hash, self.workers.by_hash(hash));
+        self.tell_dropped(now, out);
+    }
+
+    /// Streams whose blocks went with an index hear of it.
+    fn tell_dropped(&mut self, now: Timestamp, out: &mut Vec<Effect>) {
+        while let Some(Dropped { key, again }) = self.kv.dropped.pop() {
+            let Some(id) = self.workers.by_hash(key.0).map(|worker| worker.spec.id.clone()) else { continue };
+            let effects = self.kv.step(now, key, Input::Dropped { again });
+            self.kv.carry_out(key, &id, effects, out);
+        }
+    }
+
+    pub(super) fn settle_kv(&mut self, now: Timestamp, hash: u64) {
+        let worker = self.workers.by_hash(hash);
+        let by_events = worker.is_some_and(|worker| self.places_by_events(&worker.spec.pool));
+        self.kv.settle(now, hash, worker, by_events);
+    fn places_by_events(&self, pool: &PoolName) -> bool {
+        self.pools.get(pool).is_some_and(|pool| pool.policy == Policy::KvAware)
     }
 
     /// A rank answered a request: if it does so again and again, its events should be heard.
     pub(super) fn kv_served(&mut self, now: Timestamp, slot: Slot) {
-        if let Some(key) = key_of(&self.workers, slot) {
+        let Some(key) = key_of(&self.workers, slot) else { return };
+        // Where nobody chooses by them, nobody misses the events of a rank that is declared off.
+        let missed = |rank: &RankKv| rank.link != Link::Off || self.places_by_events(&rank.pool);
+        if self.kv.ranks.get(&key).is_some_and(missed) {
             self.kv.step(now, key, Input::Served(1));
         }
     }

@@ -4,20 +4,25 @@
 //!   Unheard ─connected─► Asking ─end─► Following ─gap, connected again, idle check─► Asking
 //!                          └─failed, late, ring too short─► Following, cold: the slot was cleared
 //! ```
+//! What is asked to repair a cold slot, or because nothing was heard for a while, costs nothing when it fails: only a known loss does.
+//! A source that is gone, or away for longer than [`LINK_AWAY_MAX`], leaves nothing to be believed in (`away.rs`).
 //! A slot holds the truth, or less and is `cold`; never something that is gone. Batches are applied in the publisher's order only:
 //! while a replay is asked for, live ones wait (so a live removal is applied after an older, replayed store). The same number with
 //! other bytes is another life of the publisher: its `stamp`, a hash of the payload with its time, tells lives apart where numbers
 //! cannot. Knows no sockets, no encodings and no blocks; time is an argument.
 
 mod asking;
+mod away;
 mod silence;
 #[cfg(test)]
 mod tests;
 
-pub use silence::{Cause, Link};
+pub use away::{LINK_AWAY_MAX, Link, Trouble};
+pub use silence::Cause;
 
 use super::kv_event::{KvBatch, KvEvent};
 use asking::{Asking, Retry};
+use away::{Replays, Way};
 use routing::time::{Millis, Timestamp};
 use std::collections::VecDeque;
 
@@ -48,6 +53,15 @@ pub struct Attempt(pub u32);
 pub enum Input {
     /// A connection was made, for the first time or again: what was published before is not known.
     Connected,
+    /// How the rank's events reach us from now on.
+    Link(Link),
+    /// Another source is to be listened to: nothing of what the one before said may be believed.
+    Gone,
+    /// What was applied is not in the slot any more; whether it is wanted `again`, as far as it can be replayed.
+    Dropped {
+        /// See there.
+        again: bool,
+    },
     /// A live batch.
     Live(Frame),
     /// A replayed batch.
@@ -67,7 +81,9 @@ pub enum Input {
 pub enum ReplayFailure {
     /// The publisher has no replay socket, or none is known.
     Unavailable,
-    /// No connection, or it broke, or it said nothing in time.
+    /// Nothing accepts connections there.
+    Unreachable,
+    /// It broke, or said nothing in time.
     Broken,
 }
 
@@ -112,13 +128,15 @@ pub enum Count {
     ReplayLate,
     /// Live batches dropped because too many waited for a replay; another replay brings them.
     HeldDropped,
+    /// Live batches of a source that is not listened to any more.
+    SourceGone,
     /// Times a slot went cold.
     Cold,
 }
 
 impl Count {
     /// All of them, in the order of their declaration.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Applied,
         Self::Duplicate,
         Self::Gap,
@@ -129,6 +147,7 @@ impl Count {
         Self::ReplayFailed,
         Self::ReplayLate,
         Self::HeldDropped,
+        Self::SourceGone,
         Self::Cold,
     ];
 
@@ -146,6 +165,7 @@ impl Count {
             Self::ReplayFailed => "replay_failed",
             Self::ReplayLate => "replay_late",
             Self::HeldDropped => "held_dropped",
+            Self::SourceGone => "source_gone",
             Self::Cold => "cold",
         }
     }
@@ -165,6 +185,9 @@ pub struct KvStream {
     retry: Retry,
     /// When to compare with the ring next.
     check_at: Option<Timestamp>,
+    /// What became of the last replay asked for.
+    replays: Replays,
+    way: Way,
     heard: silence::Heard,
 }
 
@@ -173,6 +196,9 @@ impl KvStream {
     pub fn step(&mut self, now: Timestamp, input: Input, out: &mut Vec<Effect>) {
         match input {
             Input::Connected => self.connected(now, out),
+            Input::Link(link) => self.linked(now, link, out),
+            Input::Gone => self.gone(out),
+            Input::Dropped { again } => self.dropped(now, again, out),
             Input::Live(frame) => self.live(now, frame, out),
             Input::Replayed(attempt, frame) => self.replayed(now, attempt, frame, out),
             Input::ReplayEnd(attempt) => self.replay_end(now, attempt, out),
@@ -201,13 +227,27 @@ impl KvStream {
     }
 
     fn connected(&mut self, now: Timestamp, out: &mut Vec<Effect>) {
+        if !self.way.open() {
+            return;
+        }
         self.newest_live = None;
         self.check_at = Some(now + SETTLE);
         // What waited came by the connection before: the replay brings it again, if it is still true.
-        self.ask(now, Doubt::Epoch, VecDeque::new(), out);
+        match self.cold {
+            false => self.ask(now, Doubt::Epoch, VecDeque::new(), out),
+            // All of it, and what is held now among it.
+            true => {
+                out.push(Effect::Clear);
+                self.begin_at_0();
+                self.ask(now, Doubt::Gap, VecDeque::new(), out);
+            }
+        }
     }
 
     fn live(&mut self, now: Timestamp, frame: Frame, out: &mut Vec<Effect>) {
+        if self.way.is_closed() {
+            return out.push(Effect::Count(Count::SourceGone));
+        }
         self.heard.batch(now, &frame.batch);
         self.check_at = Some(now + IDLE_CHECK);
         if self.newest_live.is_some_and(|newest| frame.seq <= newest) {
@@ -260,9 +300,14 @@ impl KvStream {
     }
 
     fn forget_numbers(&mut self) {
+        self.begin_at_0();
+        self.cold = false;
+    }
+
+    /// The slot was cleared, and everything from the first batch on is to come; until it has, a cold slot is one.
+    fn begin_at_0(&mut self) {
         self.recent.clear();
         self.next = Some(0);
-        self.cold = false;
     }
 
     fn apply(&mut self, frame: Frame, out: &mut Vec<Effect>) {
@@ -292,19 +337,29 @@ impl KvStream {
         out.extend([Effect::Count(Count::Cold), Effect::Clear]);
     }
 
+    fn dropped(&mut self, now: Timestamp, again: bool, out: &mut Vec<Effect>) {
+        let held = self.asking.take().map(Asking::into_held).unwrap_or_default();
+        self.go_cold(out);
+        if again && self.replays != Replays::None && !self.way.is_closed() {
+            self.ask(now, Doubt::Repair, held, out);
+        } else {
+            self.go_on(held, out);
+        }
+    }
+
     fn tick(&mut self, now: Timestamp, out: &mut Vec<Effect>) {
+        self.leave(now, out);
         if self.asking.as_ref().is_some_and(|asking| asking.is_late(now)) {
             let attempt = self.attempt;
             self.replay_failed(now, attempt, ReplayFailure::Broken, out);
         } else if self.asking.is_none() && self.retry.is_due(now) {
-            // From the start: a cold slot may become a whole one.
-            out.push(Effect::Clear);
-            self.forget_numbers();
-            self.ask(now, Doubt::Gap, VecDeque::new(), out);
+            self.ask(now, Doubt::Repair, VecDeque::new(), out);
         } else if self.asking.is_none() && self.check_at.is_some_and(|at| now >= at) {
             self.check_at = Some(now + IDLE_CHECK);
-            if self.next.is_some() {
-                self.ask(now, Doubt::Epoch, VecDeque::new(), out);
+            // What a cold slot asks for in its time says more.
+            let may = self.replays != Replays::None && !self.retry.is_planned();
+            if self.next.is_some() && may {
+                self.ask(now, Doubt::Idle, VecDeque::new(), out);
             }
         }
     }
@@ -317,4 +372,20 @@ enum Doubt {
     Gap,
     /// That too, and whether this is still the publisher it was.
     Epoch,
+    /// The same of a connection that stands, where nothing is known to be lost.
+    Idle,
+    /// Nothing: what a cold slot has is true, and everything from the first batch on takes its place.
+    Repair,
+}
+
+impl Doubt {
+    /// Whether the publisher must show the batch that was applied last.
+    const fn wants_proof(self) -> bool {
+        matches!(self, Self::Epoch | Self::Idle)
+    }
+
+    /// Whether what is held stays true if no answer comes.
+    const fn is_harmless(self) -> bool {
+        matches!(self, Self::Idle | Self::Repair)
+    }
 }

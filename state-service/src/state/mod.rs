@@ -260,7 +260,7 @@ impl State {
                 self.put_worker(now, spec, out).map_or_else(Reply::Refused, Reply::Declared)
             }
             Command::Told { worker, address, told } => done(self.told(now, &worker, &address, &told, out)),
-            Command::RemoveWorker { id } => done(self.remove_worker(&id, out)),
+            Command::RemoveWorker { id } => done(self.remove_worker(now, &id, out)),
             Command::DrainWorker { id, deadline } => done(self.drain_worker(now, &id, deadline)),
             Command::ResumeWorker { id } => done(self.resume_worker(&id)),
             Command::Resolved { worker, endpoint, address } => {

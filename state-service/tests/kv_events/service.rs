@@ -20,13 +20,14 @@ use tokio::time::sleep;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-struct Rig {
-    service: Arc<Service>,
+/// The service, listening and ticking.
+pub(crate) struct Rig {
+    pub(crate) service: Arc<Service>,
     _tasks: JoinSet<()>,
 }
 
 impl Rig {
-    fn start() -> Self {
+    pub(crate) fn start() -> Self {
         let store = Store::open(None).unwrap();
         let setup = Setup { config: ServiceConfig::without_file(), store, token: None };
         let service = Arc::new(Service::new(setup));
@@ -42,18 +43,18 @@ impl Rig {
         Self { service, _tasks: tasks }
     }
 
-    async fn declare(&self, worker: &Value) {
+    pub(crate) async fn declare(&self, worker: &Value) {
         let spec = declare::parse(worker.to_string().as_bytes(), Some("w0")).unwrap();
         self.service.declare(spec).await.unwrap();
     }
 
     /// What `GET /v1/workers/w0` says of the events of its `nth` slot.
-    fn shown(&self, nth: usize) -> Value {
+    pub(crate) fn shown(&self, nth: usize) -> Value {
         let worker = self.service.show_worker(&WorkerId::parse("w0").unwrap()).unwrap();
         worker["slots"][nth]["kv_events"].clone()
     }
 
-    async fn until(&self, nth: usize, met: impl Fn(&Value) -> bool) -> Value {
+    pub(crate) async fn until(&self, nth: usize, met: impl Fn(&Value) -> bool) -> Value {
         let deadline = Instant::now() + PATIENCE;
         loop {
             let shown = self.shown(nth);

@@ -7,7 +7,7 @@ use state_service::kv_events::hub::{Ask, Hub, Rank};
 use state_service::kv_events::pipeline::Sink;
 use state_service::kv_events::subscriber::{Shared, Source, keep};
 use state_service::state::kv_event::KvEvent;
-use state_service::state::kv_stream::{Count, Effect, Input, KvStream, Link};
+use state_service::state::kv_stream::{Count, Effect, Input, KvStream, Link, Trouble};
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
@@ -68,8 +68,9 @@ impl Sink for Slot {
         self.step(rank, inputs);
     }
 
-    fn link(&self, _: &Rank, link: Link) {
+    fn link(&self, rank: &Rank, link: Link) {
         self.inner.lock().unwrap().link = Some(link);
+        self.step(rank, vec![Input::Link(link)]);
     }
 }
 
@@ -82,6 +83,10 @@ struct Rig {
 
 impl Rig {
     fn start(publisher: &Publisher, topic: &str, replay: bool) -> Self {
+        Self::replaying_at(publisher, topic, replay.then_some(publisher.replay_port))
+    }
+
+    fn replaying_at(publisher: &Publisher, topic: &str, replay: Option<u16>) -> Self {
         let hub = Arc::new(Hub::default());
         let slot = Arc::new(Slot { hub: Arc::clone(&hub), began: Instant::now(), inner: Mutex::default() });
         let rank = Rank { worker: WorkerId::parse("w0").unwrap(), rank: 0 };
@@ -89,7 +94,7 @@ impl Rig {
         let source = Source {
             rank: rank.clone(),
             endpoint: at(publisher.port),
-            replay: replay.then(|| at(publisher.replay_port)),
+            replay: replay.map(at),
             topic: topic.to_owned(),
         };
         let shared = Shared::start(Arc::clone(&slot) as Arc<dyn Sink>, Arc::clone(&hub)).unwrap();
@@ -197,6 +202,34 @@ async fn without_a_replay_socket_a_lost_connection_makes_the_slot_cold() {
     let _publisher = Publisher::start(2, ports, Framing::Topic).await;
     rig.holds([]).await;
     assert!(rig.is_cold());
+}
+
+/// A firewall, a container that publishes one port of two: the live stream is all there is, and it is whole.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replay_socket_that_is_not_reached_ends_no_connection_that_lives() {
+    let mut publisher = Publisher::start(1, (0, 0), Framing::Topic).await;
+    // Nobody listens at port 1.
+    let rig = Rig::replaying_at(&publisher, "", Some(1));
+    rig.until(|inner| inner.counts.contains(&Count::ReplayFailed)).await;
+    assert!(rig.is_cold());
+    let mut block = 0;
+    while rig.slot.inner.lock().unwrap().held.is_empty() {
+        publisher.store(block).await;
+        block += 1;
+        sleep(Duration::from_millis(10)).await;
+    }
+    // Past the comparison after the first second, which fails too.
+    rig.until(|inner| inner.counts.iter().filter(|count| **count == Count::ReplayFailed).count() >= 2).await;
+    let first = *rig.slot.inner.lock().unwrap().held.iter().next().unwrap();
+    for _ in 0..20 {
+        publisher.store(block).await;
+        block += 1;
+    }
+    rig.holds(first..block).await;
+    assert_eq!((rig.counted(Count::Cold), rig.hub.connections.load(Ordering::Relaxed)), (1, 1));
+    let inner = rig.slot.inner.lock().unwrap();
+    let now = Timestamp(u64::try_from(rig.slot.began.elapsed().as_millis()).unwrap());
+    assert_eq!(inner.stream.trouble(now), Some(Trouble::ReplayUnreachable));
 }
 
 #[tokio::test(flavor = "multi_thread")]

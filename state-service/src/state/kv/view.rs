@@ -38,7 +38,13 @@ impl State {
     pub fn kv_counts(&self) -> (KvCounters, Vec<(&'static str, u64)>) {
         let counts = kv_stream::Count::ALL
             .map(|count| (count.word(), self.kv.counts.get(&count).copied().unwrap_or(0)));
-        (self.kv.counters, counts.into_iter().chain([("rank_refused", self.kv.refused)]).collect())
+        (
+            self.kv.counters,
+            counts
+                .into_iter()
+                .chain([("rank_refused", self.kv.refused), ("block_size_changed", self.kv.resized)])
+                .collect(),
+        )
     }
 
     /// What became of bookings.

@@ -1,6 +1,6 @@
 //! A replay that was asked for: what waits for it, what it must prove, and what becomes of the slot when it does not come.
 
-use super::{Attempt, Count, Doubt, Effect, Frame, KvStream, ReplayFailure};
+use super::{Attempt, Count, Doubt, Effect, Frame, KvStream, ReplayFailure, Replays};
 use crate::state::kv_event::{KvBatch, KvEvent};
 use routing::time::{Millis, Timestamp};
 use std::collections::VecDeque;
@@ -32,7 +32,7 @@ pub(super) struct Asking {
 impl Asking {
     /// A publisher that lived on does not number a new batch lower than one it has published.
     pub(super) fn is_disproved_by(&self, live: u64) -> bool {
-        self.doubt == Doubt::Epoch && live < self.known
+        self.doubt.wants_proof() && live < self.known
     }
 
     pub(super) fn is_late(&self, now: Timestamp) -> bool {
@@ -58,7 +58,7 @@ impl Asking {
     }
 
     const fn unproved(&self) -> bool {
-        matches!(self.doubt, Doubt::Epoch) && !self.proved && self.known > 0
+        self.doubt.wants_proof() && !self.proved && self.known > 0
     }
 }
 
@@ -83,6 +83,10 @@ impl Retry {
         self.at.is_some_and(|at| now >= at)
     }
 
+    pub(super) const fn is_planned(&self) -> bool {
+        self.at.is_some()
+    }
+
     fn later(&mut self, now: Timestamp) {
         self.at = Some(now + Millis(RETRY_FIRST.0 << self.doublings));
         self.doublings = (self.doublings + 1).min(RETRY_DOUBLINGS_MAX);
@@ -102,7 +106,10 @@ impl KvStream {
         fruitless: u32,
         out: &mut Vec<Effect>,
     ) {
-        let known = *self.next.get_or_insert(0);
+        let known = match doubt {
+            Doubt::Repair => 0,
+            Doubt::Gap | Doubt::Epoch | Doubt::Idle => *self.next.get_or_insert(0),
+        };
         // The batch before comes again: its stamp shows that the publisher is still the same.
         let from = known.saturating_sub(1);
         self.attempt = Attempt(self.attempt.0.wrapping_add(1));
@@ -113,6 +120,7 @@ impl KvStream {
     }
 
     pub(super) fn replayed(&mut self, now: Timestamp, attempt: Attempt, frame: Frame, out: &mut Vec<Effect>) {
+        self.repair_begins(attempt, out);
         let known_stamp = self.recent.iter().find(|(seq, _)| *seq == frame.seq).map(|(_, stamp)| *stamp);
         let next = self.next.unwrap_or(0);
         let Some(asking) = self.asking.as_mut().filter(|_| attempt == self.attempt) else {
@@ -144,7 +152,20 @@ impl KvStream {
         }
     }
 
+    /// The first batch of a whole replay takes the place of what the slot had.
+    fn repair_begins(&mut self, attempt: Attempt, out: &mut Vec<Effect>) {
+        let Some(asking) = self.asking.as_mut().filter(|asking| asking.doubt == Doubt::Repair) else {
+            return;
+        };
+        if attempt == self.attempt {
+            asking.doubt = Doubt::Gap;
+            out.push(Effect::Clear);
+            self.begin_at_0();
+        }
+    }
+
     pub(super) fn replay_end(&mut self, now: Timestamp, attempt: Attempt, out: &mut Vec<Effect>) {
+        self.repair_begins(attempt, out);
         let Some(asking) = self.asking.take_if(|_| attempt == self.attempt) else {
             out.push(Effect::Count(Count::ReplayLate));
             return;
@@ -153,6 +174,11 @@ impl KvStream {
             // It has not even the batch that was applied last: a publisher that began anew.
             self.asking = Some(asking);
             return self.begin_epoch(now, None, out);
+        }
+        self.replay_settled(Replays::Work);
+        if self.next == Some(0) {
+            // Nothing was published: neither has the slot anything, nor its engine.
+            self.cold = false;
         }
         if !self.cold {
             self.retry = Retry::default();
@@ -212,15 +238,28 @@ impl KvStream {
             return;
         };
         out.push(Effect::Count(Count::ReplayFailed));
-        self.go_on_cold(asking.held, out);
-        if failure == ReplayFailure::Broken {
+        self.replay_settled(failure.into());
+        if !asking.doubt.is_harmless() {
+            self.go_cold(out);
+        }
+        self.go_on(asking.held, out);
+        if self.cold && failure != ReplayFailure::Unavailable {
             self.retry.later(now);
         }
     }
 
     fn go_on_cold(&mut self, held: VecDeque<Frame>, out: &mut Vec<Effect>) {
         self.go_cold(out);
+        self.go_on(held, out);
+    }
+
+    /// Applies what waited, without what may be missing before it.
+    pub(super) fn go_on(&mut self, held: VecDeque<Frame>, out: &mut Vec<Effect>) {
         for frame in held {
+            if self.stamp(frame.seq) == Some(frame.stamp) {
+                out.push(Effect::Count(Count::Duplicate));
+                continue;
+            }
             if self.next.is_some_and(|next| next != frame.seq) {
                 self.go_cold(out);
             }

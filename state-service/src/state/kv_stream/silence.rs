@@ -1,6 +1,6 @@
 //! A rank that serves although nothing is heard of its cache: seen here, with which of the known causes fits.
 
-use super::KvStream;
+use super::{KvStream, Link};
 use crate::state::kv_event::{KvBatch, KvEvent};
 use routing::time::{Millis, Timestamp};
 
@@ -8,24 +8,6 @@ use routing::time::{Millis, Timestamp};
 pub(super) const SILENT_AFTER: Millis = Millis(30_000);
 /// … while so many requests were answered. A short prompt may fill no block; several in a row do.
 pub(super) const SILENT_SERVED: u32 = 8;
-
-/// How the rank's events reach us, as the shell last told.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Link {
-    /// Declared off.
-    Off,
-    /// The engine says that it publishes none.
-    NotPublished,
-    /// Where they are published is not known: the engine does not tell, or does not answer.
-    #[default]
-    Undiscovered,
-    /// No connection.
-    Connecting,
-    /// Connected and subscribed.
-    Up,
-    /// Somebody pushes them over HTTP.
-    Pushed,
-}
 
 /// Why nothing is heard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,6 +22,8 @@ pub enum Cause {
     NotConnected,
     /// Connected, and the ring has batches that were never sent here: the topic differs.
     Topic,
+    /// Connected, and nothing was ever published live; nobody can say whether anything was, as the replay socket is not reached.
+    ReplayUnreachable,
     /// Connected, and nothing was ever published: prefix caching is off, or the endpoint is another rank's.
     NothingPublished,
     /// What comes is no batch of events: SGLang's load messages, or another publisher.
@@ -60,6 +44,7 @@ impl Cause {
             Self::Undiscovered => "undiscovered",
             Self::NotConnected => "not_connected",
             Self::Topic => "topic_differs",
+            Self::ReplayUnreachable => "replay_unreachable",
             Self::NothingPublished => "nothing_published",
             Self::NotEvents => "not_events",
             Self::NothingStored => "nothing_stored",
@@ -135,7 +120,10 @@ impl KvStream {
             Link::NotPublished => Cause::NotPublished,
             Link::Undiscovered => Cause::Undiscovered,
             Link::Connecting => Cause::NotConnected,
-            Link::Up | Link::Pushed => heard.cause(),
+            Link::Up | Link::Pushed => match heard.cause() {
+                Cause::NothingPublished if self.replay_is_unreachable() => Cause::ReplayUnreachable,
+                cause => cause,
+            },
         })
     }
 }

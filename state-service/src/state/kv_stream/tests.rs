@@ -2,6 +2,7 @@
 
 mod model;
 mod property;
+mod sources;
 
 use super::silence::{SILENT_AFTER, SILENT_SERVED};
 use super::*;
