@@ -88,6 +88,7 @@ fn kv_events(kv: KvView, sockets: Option<Sockets>) -> Value {
         "heard_ms_ago": kv.heard_ago,
         "cold": kv.cold,
         "silent": kv.silent.map(Cause::word),
+        "trouble": kv.trouble.map(Trouble::word),
         "blocks": { "gpu": gpu, "host": host, "disk": disk },
     })
 }
@@ -96,7 +97,6 @@ const fn link(link: Link) -> &'static str {
     match link {
         Link::Off => "off",
         Link::NotPublished => "not_published",
-        "trouble": kv.trouble.map(Trouble::word),
         Link::Undiscovered => "undiscovered",
         Link::Connecting => "connecting",
         Link::Up => "up",

@@ -11,9 +11,9 @@ mod look;
 mod reserve;
 mod runs;
 mod seats;
-mod spread;
 mod sizes;
 mod sources;
+mod spread;
 #[cfg(test)]
 mod tests;
 mod view;
@@ -30,16 +30,16 @@ use super::kv_event::{KvBatch, KvEvent, Tier};
 use super::kv_stream::{self, Cause, Input, KvStream, Link, Trouble};
 use super::workers::{Worker, Workers};
 use crate::config::{KvSettings, ServiceConfig};
+use crate::declare::kv_events::KvEvents;
 use crate::tokenize::approximate::Placements;
 use bookings::Bookings;
-use crate::declare::kv_events::KvEvents;
+use routing::contract::Policy;
 use routing::id::{PoolName, Rank, WorkerId};
 use routing::time::{Millis, Timestamp};
-use routing::contract::Policy;
-use spread::Spread;
-use std::collections::hash_map::Entry;
 use sizes::{Dropped, RankSize, Votes};
 use sources::Source;
+use spread::Spread;
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 
 /// Ranks with a stream, over all workers. Past it a rank's events are refused, and counted.
@@ -65,13 +65,13 @@ pub(super) struct Kv {
     counters: KvCounters,
     counts: BTreeMap<kv_stream::Count, u64>,
     refused: u64,
-}
-
     votes: Votes,
     /// Times a pool's block size changed.
     resized: u64,
     /// Ranks whose streams do not know yet that their blocks went.
     dropped: Vec<Dropped>,
+}
+
 /// A worker by its hash, and a global rank.
 type Key = (u64, u32);
 
@@ -80,10 +80,10 @@ struct RankKv {
     stream: KvStream,
     link: Link,
     pool: PoolName,
-}
-
     source: Source,
     size: RankSize,
+}
+
 /// How a rank's events do, for people.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KvView {
@@ -99,10 +99,10 @@ pub struct KvView {
     pub cold: bool,
     /// Why nothing is heard although it serves.
     pub silent: Option<Cause>,
-    /// Blocks held: device, host, disk.
-    pub blocks: [usize; 3],
     /// Why it may be known to cache less than it does.
     pub trouble: Option<Trouble>,
+    /// Blocks held: device, host, disk.
+    pub blocks: [usize; 3],
 }
 
 impl Kv {
@@ -173,9 +173,9 @@ impl Kv {
         if let (Some(slot), Some(index)) = (self.slots.get(&key), self.indexes.get_mut(&rank.pool)) {
             index.clear(*slot);
         }
+        self.relearn_size(key);
         self.expect_nothing(key);
     }
-        self.relearn_size(key);
 
     /// What was sent to a rank before its cache was emptied is not there.
     fn expect_nothing(&mut self, key: Key) {
@@ -184,9 +184,9 @@ impl Kv {
     }
 
     fn drop_rank(&mut self, key: Key) {
+        self.forget_vote(key);
         let Some(rank) = self.ranks.remove(&key) else { return };
         if let (Some(slot), Some(index)) = (self.slots.remove(&key), self.indexes.get_mut(&rank.pool)) {
-        self.forget_vote(key);
             index.drop_slot(slot);
         }
         if !self.ranks.values().any(|other| other.pool == rank.pool) {
@@ -203,12 +203,12 @@ impl Kv {
         let gone: Vec<Key> =
             of_worker.filter(|(key, rank)| !stays(key.1, &rank.pool)).map(|(key, _)| *key).collect();
         gone.into_iter().for_each(|key| self.drop_rank(key));
-        self.settle_bookings(hash, worker);
-    }
         if let Some(worker) = worker {
             self.settle_sources(now, worker, by_events);
             self.settle_sizes(worker);
         }
+        self.settle_bookings(hash, worker);
+    }
 
     fn rank(&mut self, worker: &Worker, rank: u32) -> Option<&mut RankKv> {
         let key = (worker.hash, rank);
@@ -225,9 +225,9 @@ impl Kv {
 
     fn view(&self, now: Timestamp, key: Key) -> Option<KvView> {
         let rank = self.ranks.get(&key)?;
+        let is_odd = self.is_odd(rank);
         let blocks = |tier| {
             let (slot, index) = self.slots.get(&key).zip(self.indexes.get(&rank.pool))?;
-        let is_odd = self.is_odd(rank);
             Some(index.handles(*slot, tier))
         };
         Some(KvView {
@@ -237,9 +237,9 @@ impl Kv {
             heard_ago: rank.stream.heard_at().map(|at| now.since(at)),
             cold: rank.stream.is_cold() || is_odd,
             silent: rank.stream.silence(now, rank.link),
+            trouble: is_odd.then_some(Trouble::OtherBlockSize).or_else(|| rank.stream.trouble(now)),
             blocks: [Tier::Gpu, Tier::Host, Tier::Disk].map(|tier| blocks(tier).unwrap_or(0)),
         })
-            trouble: is_odd.then_some(Trouble::OtherBlockSize).or_else(|| rank.stream.trouble(now)),
     }
 }
 
@@ -274,9 +274,9 @@ impl State {
             let effects = self.kv.step(now, key, input);
             self.kv.carry_out(key, id, effects, out);
         }
+        self.tell_dropped(now, out);
         Ok(())
     }
-        self.tell_dropped(now, out);
 
     /// Takes how a rank's events reach us now.
     pub(super) fn kv_link(
@@ -288,17 +288,17 @@ impl State {
         out: &mut Vec<Effect>,
     ) -> Result<(), StateError> {
         let worker = self.workers.by_id(id).ok_or_else(|| StateError::UnknownWorker { id: id.clone() })?;
-        let known = self.kv.rank(worker, rank);
-        let known = known.ok_or_else(|| StateError::UnknownRank { worker: id.clone(), rank })?;
         let key = (worker.hash, rank);
         if Kv::is_unasked(worker, rank, link) {
             return Ok(());
         }
+        let known = self.kv.rank(worker, rank);
+        let known = known.ok_or_else(|| StateError::UnknownRank { worker: id.clone(), rank })?;
         known.link = link;
-        Ok(())
-    }
         let effects = self.kv.step(now, key, Input::Link(link));
         self.kv.carry_out(key, id, effects, out);
+        Ok(())
+    }
 
     pub(super) fn tick_kv(&mut self, now: Timestamp, out: &mut Vec<Effect>) {
         self.kv.bookings.expire(now);
@@ -311,8 +311,6 @@ impl State {
             let Some(id) = self.workers.by_hash(key.0).map(|worker| worker.spec.id.clone()) else { continue };
             self.kv.carry_out(key, &id, effects, out);
         }
-    }
-
         self.tell_dropped(now, out);
     }
 
@@ -329,6 +327,8 @@ impl State {
         let worker = self.workers.by_hash(hash);
         let by_events = worker.is_some_and(|worker| self.places_by_events(&worker.spec.pool));
         self.kv.settle(now, hash, worker, by_events);
+    }
+
     fn places_by_events(&self, pool: &PoolName) -> bool {
         self.pools.get(pool).is_some_and(|pool| pool.policy == Policy::KvAware)
     }
