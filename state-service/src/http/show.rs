@@ -1,6 +1,6 @@
 //! How things look in JSON answers of the control listener. Shapes only.
 
-use crate::state::kv_stream::{Cause, Link};
+use crate::state::kv_stream::{Cause, Link, Trouble};
 use crate::state::{Endpoint, KvView, SessionState, SessionView, SlotView, Worker};
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
