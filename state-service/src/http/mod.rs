@@ -122,7 +122,7 @@ struct Around {
 fn surround(routes: Router<Arc<Service>>, service: &Arc<Service>, listener: &'static str) -> Router {
     let around = Around { service: Arc::clone(service), listener };
     routes
-        .fallback(no_such_path)
+        .fallback(move |request: Request| async move { no_such_path(listener, request.uri().path()) })
         .method_not_allowed_fallback(no_such_method)
         .layer(from_fn_with_state(around.clone(), admit))
         .layer(CatchPanicLayer::custom(|_cause: Box<dyn std::any::Any + Send>| {
@@ -133,8 +133,18 @@ fn surround(routes: Router<Arc<Service>>, service: &Arc<Service>, listener: &'st
         .with_state(Arc::clone(service))
 }
 
-async fn no_such_path(request: Request) -> Problem {
-    Problem::no_such_path(request.uri().path())
+fn no_such_path(listener: &str, path: &str) -> Problem {
+    let elsewhere = ROUTES.iter().find(|(other, known, _)| *other != listener && is_of(path, known));
+    Problem::no_such_path(path, elsewhere.map(|(other, ..)| *other))
+}
+
+/// Whether it is a path of a route, with anything for what is in braces.
+fn is_of(path: &str, route: &str) -> bool {
+    let mut parts = path.split('/');
+    let all = route
+        .split('/')
+        .all(|known| parts.next().is_some_and(|part| part == known || known.starts_with('{')));
+    all && parts.next().is_none()
 }
 
 async fn no_such_method(request: Request) -> Problem {

@@ -103,10 +103,14 @@ impl Problem {
         )
     }
 
-    /// No such path on this listener.
-    pub fn no_such_path(path: &str) -> Self {
-        let detail =
-            format!("{path} is not served on this listener; see /openapi.json on the control listener");
+    /// No such path on this listener; perhaps on another.
+    pub fn no_such_path(path: &str, elsewhere: Option<&str>) -> Self {
+        let detail = match elsewhere {
+            Some(listener) => format!("{path} is served by the {listener} listener, not by this one"),
+            None => {
+                format!("{path} is not served on this listener; see /openapi.json on the control listener")
+            }
+        };
         Self::new(StatusCode::NOT_FOUND, "path_unknown", "No such path", detail)
     }
 

@@ -1,8 +1,11 @@
 //! Reservations: hosts that dispatch requests themselves ask where to, book the load, and tell when it is over.
 
-use super::body::Wire;
-use super::problem::{Fault, Problem};
+mod faults;
+
+use super::body::DataBody;
+use super::problem::Problem;
 use super::show::json;
+use crate::declare::Faults;
 use crate::service::{Service, Wish};
 use crate::state::Reserved;
 use axum::extract::{Path, State};
@@ -51,8 +54,9 @@ struct Answer {
 /// `POST /v1/reservations`.
 pub async fn reserve(
     State(service): State<Arc<Service>>,
-    Wire(asked): Wire<Asked>,
+    DataBody(body): DataBody,
 ) -> Result<Response, Problem> {
+    let asked: Asked = serde_json::from_slice(&body).map_err(|_| faults::problem(&body))?;
     let ttl = asked.ttl_ms.unwrap_or(TTL_DEFAULT);
     let wish = wish(asked, ttl)?;
     let (id, Reserved { target, overlap, reason, booked }) = service.reserve(wish).await?;
@@ -83,13 +87,13 @@ fn wish(asked: Asked, ttl: Millis) -> Result<Wish, Problem> {
         checked(id)?;
     }
     if ttl == Millis(0) || ttl > TTL_MAX {
-        return Err(invalid("ttl_ms", format!("{} is out of range", ttl.0), format!("1..={}", TTL_MAX.0)));
+        return Err(invalid("ttl_ms", format!("{} is out of range", ttl.0), &format!("1..={}", TTL_MAX.0)));
     }
     let named = match (worker, rank) {
         (Some(worker), rank) => Some(Target { worker, rank }),
         (None, None) => None,
         (None, Some(_)) => {
-            return Err(invalid("rank", "names no worker".to_owned(), "`worker` beside it".to_owned()));
+            return Err(invalid("rank", "names no worker".to_owned(), "`worker` beside it"));
         }
     };
     Ok(Wish { id, pool, prompt, named, within: ttl })
@@ -97,12 +101,12 @@ fn wish(asked: Asked, ttl: Millis) -> Result<Wish, Problem> {
 
 fn checked(id: &str) -> Result<&str, Problem> {
     let good = (1..=ID_BYTES_MAX).contains(&id.len()) && id.bytes().all(|byte| byte.is_ascii_graphic());
-    let allowed = || format!("1..={ID_BYTES_MAX} visible ASCII characters");
-    if good { Ok(id) } else { Err(invalid("id", format!("{} bytes that are no id", id.len()), allowed())) }
+    let allowed = format!("1..={ID_BYTES_MAX} visible ASCII characters");
+    if good { Ok(id) } else { Err(invalid("id", format!("{} bytes that are no id", id.len()), &allowed)) }
 }
 
-fn invalid(path: &str, problem: String, allowed: String) -> Problem {
-    let fault = Fault { path: path.to_owned(), problem, allowed };
-    let title = "The reservation is not valid";
-    Problem::new(StatusCode::BAD_REQUEST, "reservation_invalid", title, "1 fault").with_errors(vec![fault])
+fn invalid(path: &str, problem: String, allowed: &str) -> Problem {
+    let mut faults = Faults::default();
+    faults.add(path, problem, allowed);
+    faults::invalid(faults)
 }

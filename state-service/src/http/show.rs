@@ -1,7 +1,7 @@
 //! How things look in JSON answers of the control listener. Shapes only.
 
 use crate::state::kv_stream::{Cause, Link, Trouble};
-use crate::state::{Endpoint, KvView, SessionState, SessionView, SlotView, Worker};
+use crate::state::{Booked, Endpoint, KvView, SessionState, SessionView, SlotView, Worker};
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use routing::contract::{PoolInfo, Target};
@@ -41,11 +41,16 @@ pub fn worker(worker: &Worker) -> Value {
 pub fn worker_with_slots(
     worker: &Worker,
     view: impl Fn(&Target) -> SlotView,
+    booked: impl Fn(&Target) -> Option<Booked>,
     kv: impl Fn(&Target) -> Option<(KvView, Option<Sockets>)>,
 ) -> Value {
-    let slot = |(target, number): (Target, Option<u32>)| slot(&target, number, &view(&target), kv(&target));
+    let slot = |(target, number): (Target, Option<u32>)| {
+        slot(&target, number, (&view(&target), booked(&target)), kv(&target))
+    };
+    let all = worker.slots().filter_map(|(target, _)| booked(&target)).reduce(Booked::plus);
     let mut shown = self::worker(worker);
     if let Some(fields) = shown.as_object_mut() {
+        fields.extend(all.map(|all| ("booked".to_owned(), self::booked(all))));
         fields.insert("slots".to_owned(), worker.slots().map(slot).collect());
     }
     shown
@@ -55,7 +60,7 @@ pub fn worker_with_slots(
 fn slot(
     target: &Target,
     number: Option<u32>,
-    slot: &SlotView,
+    (slot, booked): (&SlotView, Option<Booked>),
     kv: Option<(KvView, Option<Sockets>)>,
 ) -> Value {
     let usage = slot.gauges.and_then(|told| told.kv_permille);
@@ -69,6 +74,9 @@ fn slot(
         "overloaded": slot.overloaded,
         "gauge": number.map(slot_in_flight),
     });
+    if let (Some(booked), Some(fields)) = (booked, shown.as_object_mut()) {
+        fields.insert("booked".to_owned(), self::booked(booked));
+    }
     if let (Some((kv, sockets)), Some(fields)) = (kv, shown.as_object_mut()) {
         fields.insert("kv_events".to_owned(), kv_events(kv, sockets));
     }
@@ -90,6 +98,16 @@ fn kv_events(kv: KvView, sockets: Option<Sockets>) -> Value {
         "silent": kv.silent.map(Cause::word),
         "trouble": kv.trouble.map(Trouble::word),
         "blocks": { "gpu": gpu, "host": host, "disk": disk },
+    })
+}
+
+/// What requests that were placed with their prompt load it with until they are over.
+fn booked(booked: Booked) -> Value {
+    json!({
+        "requests": booked.requests,
+        "by_hosts": booked.by_hosts,
+        "prefill_tokens": booked.prefill_tokens,
+        "blocks": booked.blocks,
     })
 }
 

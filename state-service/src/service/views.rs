@@ -60,7 +60,7 @@ impl Service {
             let rank = Rank { worker: target.worker.clone(), rank };
             Some((state.kv_view(now, target)?, self.kv_hub.sockets(&rank)))
         };
-        Ok(show::worker_with_slots(worker, slot, kv))
+        Ok(show::worker_with_slots(worker, slot, |target| state.kv_booked_on(target), kv))
     }
 
     /// One worker as declared.
@@ -129,10 +129,10 @@ impl Service {
         match self.lock().ready() {
             Readiness::Ready => {}
             Readiness::NoWorker => reasons.push(said("no_worker", "no worker is declared")),
-        warnings.extend(self.tokenizers.warnings());
             Readiness::AllDown => reasons.push(said("all_down", "every worker is down")),
         }
         let mut warnings = self.warnings.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        warnings.extend(self.tokenizers.warnings());
         if let Some(replicas) = self.replicas() {
             if !replicas.is_ready() {
                 reasons.push(said("loading", "what other replicas know is not loaded yet"));

@@ -8,6 +8,7 @@ mod bookings;
 mod choose;
 mod counts;
 mod look;
+mod recent;
 mod reserve;
 mod runs;
 mod seats;
@@ -20,6 +21,7 @@ mod view;
 
 pub(super) use choose::{Compared, slots_of};
 pub(super) use look::{Found, Looked};
+pub use view::Booked;
 
 use super::State;
 use super::binding::Slot;

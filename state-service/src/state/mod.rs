@@ -54,7 +54,7 @@ pub use command::{ReservationId, Reserve, Reserved};
 pub use counters::Counters;
 pub use error::StateError;
 pub use gauges::SlotGauges;
-pub use kv::KvView;
+pub use kv::{Booked, KvView};
 pub use limits::{Limits, StateConfig};
 pub use replicated::{Binding, Changes, Outcome, Position};
 pub use shared::{Claiming, NOTES_MAX, Note, Proposal, Sharing};

@@ -178,7 +178,7 @@ fn wrong_questions() -> Vec<Case> {
                 "path_unknown",
                 "No such path",
                 404,
-                "/v1/route is not served on this listener; see /openapi.json on the control listener",
+                "/v1/route is served by the data listener, not by this one",
             ),
         ),
     ]

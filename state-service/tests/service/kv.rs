@@ -178,6 +178,9 @@ async fn a_host_reserves_releases_and_leaks_nothing() {
         assert_eq!(prefilled().await.status, StatusCode::NOT_FOUND);
     }
     assert_eq!(metric(&api, "rankpin_kv_booked").await, 20);
+    // Told twice that it is over is not told before it begins.
+    assert_eq!(reserve(&api, &wish("r1")).await.json()["booked"], true);
+    assert_eq!(api.data(Method::DELETE, path, "").await.status, StatusCode::NO_CONTENT);
     // Released before it was reserved.
     assert_eq!(api.data(Method::DELETE, "/v1/reservations/early", "").await.status, StatusCode::NO_CONTENT);
     assert_eq!(reserve(&api, &wish("early")).await.json()["booked"], false);
@@ -208,7 +211,7 @@ async fn a_host_may_name_the_slot_and_is_told_what_is_wrong() {
         (json!({"pool": "default", "prompt": prompt, "rank": 1}), 400, "reservation_invalid"),
         (json!({"pool": "default", "prompt": prompt, "id": ""}), 400, "reservation_invalid"),
         (json!({"pool": "default", "prompt": prompt, "ttl_ms": 0}), 400, "reservation_invalid"),
-        (json!({"pool": "default"}), 400, "body_malformed"),
+        (json!({"pool": "default"}), 400, "reservation_invalid"),
     ] {
         let answer = reserve(&api, &body).await;
         assert_eq!(
@@ -217,9 +220,61 @@ async fn a_host_may_name_the_slot_and_is_told_what_is_wrong() {
             "{body}"
         );
     }
+    let seen = api.control(Method::GET, "/v1/workers/w1", "").await.json();
+    let booked = json!({"requests": 1, "by_hosts": 1, "prefill_tokens": 70, "blocks": 4});
+    assert_eq!((&seen["booked"], &seen["slots"][1]["booked"]), (&booked, &booked), "{seen}");
+    assert_eq!(seen["slots"][0]["booked"]["requests"], 0);
     let plain = Api::new();
     let answer = reserve(&plain, &json!({"pool": "default", "prompt": prompt})).await;
     assert_eq!((answer.status.as_u16(), answer.json()["code"].as_str().unwrap()), (422, "not_kv_aware"));
+}
+
+#[tokio::test]
+async fn what_is_wrong_with_a_reservation_is_said_by_its_place() {
+    let api = fleet(json!("off"), json!({})).await;
+    let text = json!({"path": "/v1/chat/completions", "body": {}});
+    for (body, path, allowed) in [
+        (json!({"prompt": {"tokens": {"ids": [1]}}}), "pool", "1..=63 bytes"),
+        (json!({"pool": "default"}), "prompt", "one of text, tokens, blocks"),
+        (json!({"pool": "default", "prompt": {"text": "hello"}}), "prompt.text", "a JSON object"),
+        (json!({"pool": "default", "prompt": {"text": text}}), "prompt.text.body", "a string"),
+        (
+            json!({"pool": "default", "prompt": {"token": {"ids": [1]}}}),
+            "prompt.token",
+            "text, tokens, blocks",
+        ),
+        (
+            json!({"pool": "default", "prompt": {"tokens": {"ids": [1, -2]}}}),
+            "prompt.tokens.ids[1]",
+            "0..=4294967295",
+        ),
+        (
+            json!({"pool": "default", "prompt": {"blocks": {"hashes": []}}}),
+            "prompt.blocks.block_size",
+            "a whole number",
+        ),
+        (
+            json!({"pool": "default", "prompt": {"tokens": {"ids": [1]}}, "ttl_ms": "1s"}),
+            "ttl_ms",
+            "1..=3600000",
+        ),
+        (json!({"pool": "default", "prompt": {"tokens": {"ids": [1]}}, "ttl": 5}), "ttl", "ttl_ms"),
+    ] {
+        let answer = reserve(&api, &body).await;
+        assert_eq!(answer.status, StatusCode::BAD_REQUEST, "{body}: {}", answer.text());
+        let errors = answer.json()["errors"].as_array().cloned().unwrap_or_default();
+        let fault = errors.iter().find(|fault| fault["path"] == path);
+        let fault = fault.unwrap_or_else(|| panic!("{body}: nothing of {path} in {}", answer.text()));
+        assert!(fault["allowed"].as_str().unwrap().contains(allowed), "{fault}");
+    }
+    let elsewhere = api.control(Method::POST, "/v1/reservations", "{}").await;
+    assert_eq!(elsewhere.status, StatusCode::NOT_FOUND);
+    let said = elsewhere.json()["detail"].as_str().unwrap().to_owned();
+    assert_eq!(said, "/v1/reservations is served by the data listener, not by this one");
+    let deeper = api.control(Method::DELETE, "/v1/reservations/r1", "").await.json();
+    assert!(deeper["detail"].as_str().unwrap().contains("the data listener"), "{deeper}");
+    let nowhere = api.control(Method::GET, "/v1/nothing", "").await.json();
+    assert!(nowhere["detail"].as_str().unwrap().contains("/openapi.json"), "{nowhere}");
 }
 
 #[tokio::test]

@@ -7,6 +7,7 @@
 use super::super::binding::Slot;
 use super::super::vms::VmId;
 use super::counts::Count;
+use super::recent::Recent;
 use super::runs::{Depths, Mark, Marks, Runs};
 use super::seats::{Seat, Seats, Sums};
 use routing::id::RequestId;
@@ -15,10 +16,6 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Most bookings. At it the one that would end first by its time goes.
 const BOOKINGS_MAX: usize = 65_536;
-/// Most ends remembered of requests whose route has not come. Past it the oldest is forgotten.
-const EARLY_MAX: usize = 16_384;
-/// How long they are: no route takes longer.
-const EARLY_TTL: Millis = Millis::from_secs(5);
 /// Most prompts expected somewhere. Past it the oldest is not expected any more.
 const EXPECTED_MAX: usize = 65_536;
 /// Most marks kept of all these prompts, 128 MiB of them. Past it a prompt is not followed.
@@ -77,9 +74,12 @@ pub(in crate::state) struct Bookings {
     seats: Seats,
     bookings: BTreeMap<Owner, Booking>,
     due: BTreeSet<(Timestamp, Owner)>,
-    /// Ends without a booking, and the order they came in.
-    early: BTreeMap<Owner, Timestamp>,
-    early_order: VecDeque<(Timestamp, Owner)>,
+    /// Ends of requests whose route has not come.
+    early: Recent,
+    /// Reservations that are over: their hosts may tell it again.
+    over: Recent,
+    /// When something was told last.
+    now: Timestamp,
     runs: Runs,
     /// Marks of bookings and of what is expected.
     kept: usize,
@@ -134,11 +134,13 @@ impl Bookings {
         mut load: Load,
         times: Times,
     ) -> bool {
-        if self.was_early(now, owner) {
+        self.now = now;
+        if self.early.take(now, owner) {
             self.count(Count::EndedFirst);
             return false;
         }
         self.free_booking(owner);
+        self.over.take(now, owner);
         let Some(seat) = self.seats.take(slot) else {
             self.count(Count::NoSeat);
             return false;
@@ -212,13 +214,16 @@ impl Bookings {
         done
     }
 
-    /// The request is over; if it never booked, its route may still be under way.
+    /// The request is over; if it never booked, its route may still be under way. That it is over may be told twice.
     pub(super) fn end(&mut self, now: Timestamp, owner: Owner) -> bool {
+        self.now = now;
         if self.free_booking(owner) {
             self.count(Count::Ended);
             return true;
         }
-        self.note_early(now, owner);
+        if !self.over.has(now, owner) {
+            self.early.note(now, owner);
+        }
         false
     }
 
@@ -255,6 +260,7 @@ impl Bookings {
     }
 
     pub(super) fn expire(&mut self, now: Timestamp) {
+        self.now = now;
         while let Some((until, owner)) = self.due.first().copied()
             && until <= now
         {
@@ -275,22 +281,6 @@ impl Bookings {
         self.count(Count::Orphaned);
     }
 
-    fn note_early(&mut self, now: Timestamp, owner: Owner) {
-        let old = |(at, _): &(Timestamp, Owner)| now.since(*at) > EARLY_TTL;
-        while self.early_order.len() >= EARLY_MAX || self.early_order.front().is_some_and(old) {
-            let Some((at, owner)) = self.early_order.pop_front() else { break };
-            if self.early.get(&owner) == Some(&at) {
-                self.early.remove(&owner);
-            }
-        }
-        self.early.insert(owner, now);
-        self.early_order.push_back((now, owner));
-    }
-
-    fn was_early(&mut self, now: Timestamp, owner: Owner) -> bool {
-        self.early.remove(&owner).is_some_and(|at| now.since(at) <= EARLY_TTL)
-    }
-
     fn end_prefill(&mut self, owner: Owner) -> bool {
         let Some(booking) = self.bookings.get_mut(&owner) else { return false };
         let tokens = std::mem::take(&mut booking.load.prefill);
@@ -305,6 +295,9 @@ impl Bookings {
 
     fn free_booking(&mut self, owner: Owner) -> bool {
         let Some(booking) = self.bookings.remove(&owner) else { return false };
+        if matches!(owner, Owner::Host(_)) {
+            self.over.note(self.now, owner);
+        }
         self.due.remove(&(booking.until, owner));
         self.kept = self.kept.saturating_sub(booking.load.marks.len());
         let Booking { seat, load, unfollowed, .. } = booking;

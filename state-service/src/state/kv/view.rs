@@ -5,9 +5,35 @@ use super::super::binding::Slot;
 use super::super::blocks::{BlockIndex, KvCounters, SlotId};
 use super::super::kv_stream;
 use super::{Key, KvView, key_of};
-use routing::contract::Target;
+use routing::contract::{Policy, Target};
 use routing::id::PoolName;
 use routing::time::Timestamp;
+
+/// What is booked on a slot, for people.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Booked {
+    /// Requests that were placed with their prompt and are not over, reservations included.
+    pub requests: u64,
+    /// Of these, reservations of hosts.
+    pub by_hosts: u64,
+    /// Tokens that wait for prefill, or are prefilled now.
+    pub prefill_tokens: u64,
+    /// Blocks they hold, shared ones once.
+    pub blocks: u64,
+}
+
+impl Booked {
+    /// Both together.
+    #[must_use]
+    pub const fn plus(self, other: Self) -> Self {
+        Self {
+            requests: self.requests + other.requests,
+            by_hosts: self.by_hosts + other.by_hosts,
+            prefill_tokens: self.prefill_tokens + other.prefill_tokens,
+            blocks: self.blocks + other.blocks,
+        }
+    }
+}
 
 impl State {
     /// How the events of a slot do; `None` of slots without.
@@ -50,6 +76,21 @@ impl State {
     /// What became of bookings.
     pub fn kv_bookings(&self) -> impl Iterator<Item = (&'static str, u64)> {
         self.kv.bookings.counts()
+    }
+
+    /// What is booked on a slot now; `None` where nothing ever is.
+    #[must_use]
+    pub fn kv_booked_on(&self, target: &Target) -> Option<Booked> {
+        let worker = self.workers.by_id(&target.worker)?;
+        self.pools.get(&worker.spec.pool).filter(|pool| pool.policy == Policy::KvAware)?;
+        let seat = self.kv.bookings.seat_of(Slot::new(worker.hash, target.rank));
+        let sums = self.kv.bookings.sums(seat);
+        Some(Booked {
+            requests: sums.booked,
+            by_hosts: sums.by_hosts,
+            prefill_tokens: sums.prefill_tokens,
+            blocks: sums.decode_blocks,
+        })
     }
 
     /// Bookings, prompts expected to be cached soon, and marks kept of both.
