@@ -27,6 +27,15 @@ pub fn envoy() -> Result<PathBuf> {
     found(path, "Envoy")
 }
 
+/// The Redis or Valkey server to run.
+///
+/// # Errors
+/// There is none; the sentence names the remedy.
+pub fn redis() -> Result<PathBuf> {
+    let told = env::var_os("RANKPIN_REDIS").map(PathBuf::from);
+    found(told.or_else(|| on_path("redis-server")).or_else(|| on_path("valkey-server")), "Redis server")
+}
+
 /// The module whose keys stand in headers.
 pub const HEADERS_MODULE: &str = "rankpin.wasm";
 /// The module that reads request bodies.

@@ -12,6 +12,7 @@ mod module;
 mod node_test;
 mod prerequisite;
 mod process;
+mod redis;
 mod suite;
 mod tidy;
 mod toolchain;
@@ -64,6 +65,12 @@ const COMMANDS: &[Command] = &[
         usage: "",
         about: "print the path of a usable Envoy, fetching one when there is none",
         run: envoy::command,
+    },
+    Command {
+        name: "redis",
+        usage: "",
+        about: "print the path of a usable Redis or Valkey server, installing Debian's when there is none",
+        run: redis::command,
     },
     Command {
         name: "node-test",

@@ -9,7 +9,7 @@ use crate::artifacts::{Artifacts, Profile, build_programs};
 use crate::prerequisite::Missing;
 use crate::toolchain::{self, Toolchain};
 use crate::workspace::Workspace;
-use crate::{build_filter, envoy, imports, node_test, process, tidy};
+use crate::{build_filter, envoy, imports, node_test, process, redis, tidy};
 
 /// Set while the steps run, so that a test which executes the README does not start the suite again.
 const RUNNING_VARIABLE: &str = "RANKPIN_TEST_RUNNING";
@@ -33,6 +33,8 @@ const STEPS: &[Step] = &[
     ("sim", |workspace| cargo(workspace, &["test", "-p", "e2e", "--test", "sim"])),
     ("wire", |workspace| cargo(workspace, &["test", "-p", "e2e", "--test", "wire"])),
     ("hosts", |workspace| cargo(workspace, &["test", "-p", "e2e", "--test", "hosts"])),
+    ("redis", |workspace| redis::command(workspace, &[])),
+    ("store", store),
     ("node-test", |workspace| node_test::command(workspace, &[])),
     ("envoy", |workspace| envoy::command(workspace, &[])),
     ("live", |workspace| with_envoy(workspace, "live")),
@@ -113,6 +115,12 @@ fn with_envoy(workspace: &Workspace, target: &str) -> Result<()> {
         test.env("RANKPIN_TRAP_WASM", build_filter::ensure_trap(workspace)?);
     }
     process::run(test.env(RUNNING_VARIABLE, "1"))
+}
+
+/// The store's client against a real server.
+fn store(workspace: &Workspace) -> Result<()> {
+    let mut test = workspace.cargo(&["test", "-p", "e2e", "--test", "store"]);
+    process::run(test.env("RANKPIN_REDIS", redis::ensure()?).env(RUNNING_VARIABLE, "1"))
 }
 
 #[cfg(test)]

@@ -70,7 +70,17 @@ impl Store {
         };
         let entries = entries.into_iter().map(|entry| raw(entry, at(&config.clock)));
         let entries: Vec<Raw> = entries.collect::<Option<_>>().ok_or_else(|| StoreError::answer("follow"))?;
+        if entries.is_empty() && after != StreamId::default() {
+            return self.nothing_new(after).await;
+        }
         Ok(self.in_order(after, now, entries))
+    }
+
+    /// Nothing came; which may also be because the log began anew, below the cursor: its ids go by the server's clock.
+    async fn nothing_new(&self, after: StreamId) -> Result<Followed, StoreError> {
+        let gap = self.tail().await? < after;
+        self.inner.counters.gaps.fetch_add(u64::from(gap), Relaxed);
+        Ok(Followed { entries: Vec::new(), cursor: after, gap })
     }
 
     fn follow_commands(&self, after: StreamId, wait: Millis) -> Pipeline {

@@ -32,14 +32,19 @@ impl Store {
     /// # Errors
     /// Any of [`StoreError`].
     pub async fn snapshot(&self) -> Result<Snapshot, StoreError> {
+        let cursor = self.tail().await?;
+        let (epoch, place) = (self.inner.epochs.known(), Some("0".to_owned()));
+        Ok(Snapshot { store: self.clone(), cursor, epoch, place, found: VecDeque::new() })
+    }
+
+    /// The place of the log's last entry.
+    pub(super) async fn tail(&self) -> Result<StreamId, StoreError> {
         let config = &self.inner.config;
         let mut call = scripts::TAIL.prepare_invoke();
         call.key(&config.keys.epoch).key(&config.keys.log).arg(config.clock.argument());
         let (_, answers) = self.ask("tail", &call).await?;
-        let cursor = answers.first().and_then(reply::text).and_then(StreamId::parse);
-        let cursor = cursor.ok_or_else(|| StoreError::answer("tail"))?;
-        let (epoch, place) = (self.inner.epochs.known(), Some("0".to_owned()));
-        Ok(Snapshot { store: self.clone(), cursor, epoch, place, found: VecDeque::new() })
+        let last = answers.first().and_then(reply::text).and_then(StreamId::parse);
+        last.ok_or_else(|| StoreError::answer("tail"))
     }
 
     async fn scan(&self, place: &str) -> Result<(String, Vec<SessionId>), StoreError> {

@@ -1,0 +1,16 @@
+//! The store's client against a real Redis: what its scripts promise to replicas, and what becomes of calls when the server is
+//! stopped, killed, empty, locked, or full of another program's data.
+
+mod access;
+mod away;
+mod claims;
+mod cluster;
+mod follow;
+mod foreign;
+mod lives;
+mod merge;
+mod model;
+mod snapshot;
+mod support;
+mod tls;
+mod workers;
