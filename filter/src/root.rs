@@ -127,6 +127,9 @@ impl RootContext for Root {
             Role::Downstream(plugin, watch) => {
                 Self::report(plugin);
                 seats::write();
+                let kept = vm::with(|shared| shared.vm.keep_running(host::now()));
+                let pages = (plugin.config.page_count, plugin.config.page_bytes);
+                kept.iter().flatten().for_each(|change| drop(store::change_page(change, pages)));
                 if let Some(watch) = watch {
                     watch.tick(plugin);
                 }

@@ -46,7 +46,7 @@ use crate::id::{HoldId, PoolName, Rank, RequestId, SessionId, Version};
 use crate::page::Record;
 use crate::session::{RequestView, Session};
 use crate::time::{Millis, Timestamp};
-use crate::vm::{PlanRef, Vm};
+use crate::vm::{PlanRef, RunRef, Vm};
 use place::Slot;
 
 /// What a step may look at besides its input.
@@ -158,6 +158,8 @@ struct Placed {
     carried: Option<Rank>,
     plan: Option<PlanRef>,
     pending: Option<Pending>,
+    /// It keeps the binding it runs under alive.
+    running: Option<RunRef>,
     /// The binding it runs under, once there is one.
     binding: Option<Binding>,
     prefill: Option<half::Half>,

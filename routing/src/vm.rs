@@ -7,6 +7,7 @@ mod load;
 mod plan;
 mod prompts;
 mod reports;
+mod running;
 mod trouble;
 
 pub use breaker::Breaker;
@@ -14,6 +15,7 @@ pub use load::Loads;
 pub use plan::{Dialled, Plan, PlanRef, Plans};
 pub use prompts::{PROMPTS_BYTES_MAX, Prompts};
 pub use reports::{ENTRIES_KEPT_MAX, Reports, URGENT_ENTRIES_MAX};
+pub use running::{RunRef, Running};
 pub use trouble::{Avoid, BUSY_DEFAULT, BUSY_MAX, Troubles, UNREACHABLE_FOR, Verdict};
 
 use crate::contract::{Caller, Report, Target, WorkerState};
@@ -41,6 +43,8 @@ pub struct Vm {
     pub troubles: Troubles,
     /// What the upstream role needs to know of running requests.
     pub plans: Plans,
+    /// Turns that run under a binding.
+    pub running: Running,
     /// Prompts that are kept while their bodies come in.
     pub prompts: Prompts,
     seed: u64,
@@ -61,6 +65,7 @@ impl Vm {
             reports: Reports::default(),
             troubles: Troubles::default(),
             plans: Plans::default(),
+            running: Running::default(),
             prompts: Prompts::default(),
             seed,
             draws: 0,

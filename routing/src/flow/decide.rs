@@ -13,7 +13,7 @@ use super::{
 use crate::contract::{Affinity, OnAllOverloaded, OnOverload, Policy, Refusal};
 use crate::hash::Phase;
 use crate::id::{PoolName, RequestId};
-use crate::page::{self, Record};
+use crate::page::{self, Certainty, Record};
 use crate::session::Session;
 use crate::time::Millis;
 use crate::vm::Avoid;
@@ -192,9 +192,16 @@ impl RequestFlow {
         // Wanted at the end only by a turn that is the session's last.
         let bound = |session| Some(Binding { session, pool: here.pool.name.clone(), version: version? });
         let ends = session.filter(|_| here.turn.last);
+        // A turn that spilled runs elsewhere than its session is bound.
+        let runs = session.zip(version).filter(|_| why != Counter::Spilled);
+        let running = runs.and_then(|(session, version)| {
+            let record = finish::record(env, session, &slot, version, Certainty::Bound);
+            env.vm.running.begin(record)
+        });
         self.state = State::Placed(Box::new(Placed {
             carried,
             plan,
+            running,
             binding: ends.and_then(bound),
             prefill,
             prefill_ends: None,

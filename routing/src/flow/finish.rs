@@ -145,6 +145,8 @@ impl RequestFlow {
         let plan = placed.plan.and_then(|plan| vm.plans.remove(plan));
         let counted = plan.as_ref().map_or((placed.slot.hash, placed.carried), |plan| plan.counted);
         vm.loads.remove(counted.0, counted.1);
+        let kept = placed.running.and_then(|run| vm.stop_running(now, run));
+        out.extend(kept.map(Effect::Page));
         if ending == Ending::BrokenStream {
             out.push(Effect::Count(Counter::StreamBroken));
             let slot = plan.and_then(|plan| plan.last).map_or(counted, |last| (last.worker, last.rank));
@@ -257,6 +259,10 @@ fn answered(
     if let Some(pending) = placed.pending.take() {
         let binding = Binding::of(&pending);
         let as_chosen = commit(env, &placed.slot, pending, target, out);
+        if as_chosen {
+            let held = record(env, binding.session, &placed.slot, binding.version, Certainty::Bound);
+            placed.running = env.vm.running.begin(held);
+        }
         placed.binding = (as_chosen && placed.last).then_some(binding);
     }
 }

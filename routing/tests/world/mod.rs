@@ -13,7 +13,7 @@ use routing::config::{FilterConfig, NoTopology, Steering};
 use routing::contract::{Fleet, Policy, RouteRequest, Topology, WorkerState, WorkerStatus};
 use routing::directory::Directory;
 use routing::flow::{
-    AnswerHead, By, Effect, Ending, Env, EnvoyReason, Head, Next, RequestFlow, RouteFailure,
+    AnswerHead, By, Effect, Ending, Env, EnvoyReason, Head, Next, PageChange, RequestFlow, RouteFailure,
 };
 use routing::hash::{self, Phase};
 use routing::id::{Epoch, Rank, SessionId};
@@ -178,6 +178,7 @@ impl World {
             "end" => Some(self.end(name, rest)),
             "try" => Some(self.attempt(name, rest)),
             "page" => Some(self.page(rest)),
+            "tick" => Some(self.tick()),
             "report" => Some(self.report(rest.first().map_or(0, |vm| vm.parse().unwrap()))),
             "load" => Some(self.load(rest.first().copied()).to_string()),
             _ => {
@@ -372,14 +373,8 @@ impl World {
             Effect::SetResponseHeader(header, value) => running.answered.push(format!("{header}: {value}")),
             Effect::Note(note) => running.note = Some(note.clone()),
             Effect::Page(change) => {
-                let pages = &mut self.pages[running.vm / 2];
-                let place = pages
-                    .entry(page::page_of(change.session(), self.config.page_count))
-                    .or_insert_with(page::empty);
-                let written = change.apply(place, self.config.page_bytes);
-                let told = render::change(change, &self.topology, written.is_some());
-                *place = written.unwrap_or_else(|| place.clone());
-                return Some(told);
+                let envoy = running.vm / 2;
+                return Some(self.turn_page(envoy, change));
             }
             other => return render::effect(other, &self.topology),
         }
@@ -471,6 +466,22 @@ impl World {
         let bytes = pages.get(&page::page_of(session, self.config.page_count));
         let found = bytes.and_then(|bytes| page::find(bytes, session));
         found.map_or_else(|| "empty".to_owned(), |record| render::record(&record, &self.topology))
+    }
+
+    fn turn_page(&mut self, envoy: usize, change: &PageChange) -> String {
+        let page = page::page_of(change.session(), self.config.page_count);
+        let place = self.pages[envoy].entry(page).or_insert_with(page::empty);
+        let written = change.apply(place, self.config.page_bytes);
+        let told = render::change(change, &self.topology, written.is_some());
+        *place = written.unwrap_or_else(|| place.clone());
+        told
+    }
+
+    /// The first VM looks at what runs.
+    fn tick(&mut self) -> String {
+        let changes = self.vms[0].keep_running(self.now);
+        let told: Vec<String> = changes.iter().map(|change| self.turn_page(0, change)).collect();
+        if told.is_empty() { "nothing".to_owned() } else { told.join(", ") }
     }
 
     /// What a VM has to tell; it counts as told.
