@@ -270,8 +270,10 @@ class Host:
         now = time.monotonic()
         body = json.dumps({"writer": self.writer, "bindings": [binding.write(now) for binding in batch]})
         outcomes = json.loads(self.apply_link.ask("POST", "/v1/bindings/apply", body).read())["outcomes"]
+        # What ours lost against: the stream may have told it long ago.
+        now = time.monotonic()
+        self._take([Binding.read(outcome["known"], now) for outcome in outcomes if "known" in outcome])
         for outcome in outcomes:
-            # A newer one is known there: it comes by the stream, or has come.
             count = {"ignored_conflict": "lost_races", "ignored_stale": "lost_races"}.get(outcome["outcome"])
             self.counts[count or {"parked": "parked", "rejected": "rejected"}.get(outcome["outcome"], "applied")] += 1
             if outcome["outcome"] == "rejected":

@@ -13,7 +13,9 @@ mod tokens;
 mod views;
 mod waits;
 
-pub use bindings::{Cursor, Ended, Following, Hosts, Reading, SNAPSHOT_PATH, SNAPSHOTS_MAX, STREAMS_MAX};
+pub use bindings::{
+    Became, Cursor, Ended, Following, Hosts, Reading, SNAPSHOT_PATH, SNAPSHOTS_MAX, STREAMS_MAX,
+};
 pub use discovery::DiscoveryView;
 pub use reservations::Wish;
 pub use start::Setup;

@@ -8,7 +8,7 @@ use super::body::DataBody;
 use super::lines::{self, Source};
 use super::problem::{Fault, Problem};
 use super::show::json;
-use crate::service::{Cursor, Ended, Following, Reading, SNAPSHOT_PATH, Service};
+use crate::service::{Became, Cursor, Ended, Following, Reading, SNAPSHOT_PATH, Service};
 use crate::state::{Binding, Outcome};
 use axum::extract::{Query, State};
 use axum::http::{StatusCode, Uri};
@@ -94,6 +94,15 @@ struct Become {
     outcome: Outcome,
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    known: Option<Binding>,
+}
+
+impl From<Became> for Become {
+    fn from(became: Became) -> Self {
+        let Became { outcome, reason, known } = became;
+        Self { outcome, reason: reason.map(str::to_owned), known }
+    }
 }
 
 /// Answer of `POST /v1/bindings/apply`.
@@ -115,10 +124,8 @@ pub async fn apply(
     let good = told.iter().filter_map(|told| told.as_ref().ok()).cloned().collect();
     let mut applied = service.apply_of_host(writer, good)?.into_iter();
     let outcomes = told.into_iter().filter_map(|told| match told {
-        Ok(_) => {
-            applied.next().map(|(outcome, reason)| Become { outcome, reason: reason.map(str::to_owned) })
-        }
-        Err(reason) => Some(Become { outcome: Outcome::Rejected, reason: Some(reason) }),
+        Ok(_) => applied.next().map(Become::from),
+        Err(reason) => Some(Become { outcome: Outcome::Rejected, reason: Some(reason), known: None }),
     });
     Ok(json(&Applied { writer, outcomes: outcomes.collect() }))
 }

@@ -105,6 +105,17 @@ pub struct Following {
     _place: OwnedSemaphorePermit,
 }
 
+/// What became of a binding that a host applied.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Became {
+    /// In a word.
+    pub outcome: Outcome,
+    /// Why it was rejected.
+    pub reason: Option<&'static str>,
+    /// What goes before it.
+    pub known: Option<Binding>,
+}
+
 /// A snapshot that is being read.
 pub struct Reading {
     service: Arc<Service>,
@@ -239,41 +250,44 @@ impl Service {
         Ok((cursor, Reading { service: Arc::clone(self), from: Some(SessionId(0)), _place: place }))
     }
 
-    /// Applies what a host knows; one outcome of each, in order, with the reason of a refusal.
+    /// Applies what a host knows; what became of each, in order.
     ///
     /// # Errors
     /// [`Problem`]: hosts are excluded.
-    pub fn apply_of_host(
-        &self,
-        writer: u64,
-        bindings: Vec<Binding>,
-    ) -> Result<Vec<(Outcome, Option<&'static str>)>, Problem> {
+    pub fn apply_of_host(&self, writer: u64, bindings: Vec<Binding>) -> Result<Vec<Became>, Problem> {
         self.may_host()?;
-        let mut outcomes = Vec::with_capacity(bindings.len());
+        let mut became = Vec::with_capacity(bindings.len());
         let mut bindings = bindings.into_iter().peekable();
         while bindings.peek().is_some() {
             let batch: Vec<Binding> = bindings.by_ref().take(APPLIED_AT_ONCE).collect();
             let told = batch.clone();
             match self.apply(Command::Apply { writer, bindings: batch }) {
-                Reply::Applied(done) => {
-                    outcomes
-                        .extend(done.iter().zip(&told).map(|(one, told)| (*one, self.refusal(*one, told))));
-                }
+                Reply::Applied(outcomes) => became.extend(self.explain_outcomes(&outcomes, &told)),
                 other => return Err(not_an_answer(other)),
             }
         }
-        Ok(outcomes)
+        Ok(became)
     }
 
-    /// What the reader of a body cannot know.
-    fn refusal(&self, outcome: Outcome, binding: &Binding) -> Option<&'static str> {
-        let worker = binding.target.as_ref().map(|target| &target.worker);
-        let pins = || worker.is_none_or(|worker| self.lock().keeps_bindings_of(worker));
-        match outcome {
-            Outcome::Rejected if pins() => Some("there is no room for one more session"),
-            Outcome::Rejected => Some("the worker's pool keeps no bindings"),
-            _ => None,
-        }
+    /// What the host cannot know: why one is refused, and what another one lost against. Its stream may have told that long ago, or
+    /// while its worker was not declared.
+    fn explain_outcomes(&self, outcomes: &[Outcome], told: &[Binding]) -> Vec<Became> {
+        let (state, now) = (self.lock(), self.clock.now());
+        let explain = |(outcome, told): (&Outcome, &Binding)| {
+            let pins = || told.target.as_ref().is_none_or(|target| state.keeps_bindings_of(&target.worker));
+            let (reason, known) = match outcome {
+                Outcome::Rejected if pins() => (Some("there is no room for one more session"), None),
+                Outcome::Rejected => (Some("the worker's pool keeps no bindings"), None),
+                Outcome::IgnoredConflict | Outcome::IgnoredStale => {
+                    (None, state.binding_of(now, told.session.id))
+                }
+                Outcome::Inserted | Outcome::Refreshed | Outcome::ReplacedNewer | Outcome::Parked => {
+                    (None, None)
+                }
+            };
+            Became { outcome: *outcome, reason, known }
+        };
+        outcomes.iter().zip(told).map(explain).collect()
     }
 
     fn may_host(&self) -> Result<(), Problem> {

@@ -221,6 +221,12 @@ impl State {
         (bindings, sessions.next().map(|(id, _)| *id))
     }
 
+    /// What is known of one session.
+    #[must_use]
+    pub fn binding_of(&self, now: Timestamp, id: SessionId) -> Option<Binding> {
+        self.sessions.by_id(id).and_then(|known| self.as_told(now, id, known))
+    }
+
     /// A session as others are told; `None`: it has no record, its time is over, or nobody can be told where it is.
     fn as_told(&self, now: Timestamp, id: SessionId, session: &Session) -> Option<Binding> {
         let record = session.record.filter(|record| !record.is_expired(now))?;

@@ -334,6 +334,19 @@ async fn a_turn_through_an_envoy_is_told_as_a_touch_and_so_is_its_own_binding() 
     assert!(line["bindings"][0]["expires_in_ms"].as_u64().unwrap() > 1_000_000, "{line}");
 }
 
+#[tokio::test]
+async fn who_loses_is_told_against_what() {
+    let api = api().await;
+    apply(&api, "host-a", &[bind("a", 7, "w0"), release("b", 7)]).await;
+    let lost = apply(&api, "host-b", &[bind("a", 3, "w1"), bind("b", 3, "w1"), bind("c", 3, "w1")]).await;
+    assert_eq!(
+        (short(&lost[0]["known"]), short(&lost[1]["known"])),
+        ("a w0 v7".to_owned(), "b released v7".to_owned())
+    );
+    assert_eq!(lost[0]["known"]["version"]["writer"], json!(api.service.writer("host-a")));
+    assert!(lost[2]["known"].is_null(), "{lost:?}");
+}
+
 /// Two writers of one version: the version that settles it is nobody's own, so both hear of it.
 #[tokio::test]
 async fn who_gave_a_version_that_another_gave_too_hears_the_one_that_settles_it() {
@@ -343,7 +356,11 @@ async fn who_gave_a_version_that_another_gave_too_hears_the_one_that_settles_it(
     let same = |worker| with(bind("a", 1, worker), "/version", json!({"seq": 1, "writer": 7}));
     apply(&api, "host-a", &[same("w1")]).await;
     assert_eq!(b.told().await, ["a w1 v1"]);
-    assert_eq!(outcomes(&api, "host-b", &[same("w0")]).await, ["ignored_conflict"]);
+    let told = apply(&api, "host-b", &[same("w0")]).await;
+    assert_eq!(
+        (&told[0]["outcome"], short(&told[0]["known"])),
+        (&json!("ignored_conflict"), "a w1 v2".to_owned())
+    );
     assert_eq!(a.told().await, ["a w1 v2"]);
     assert_eq!(b.told().await, ["a w1 v2"]);
 }
