@@ -58,11 +58,11 @@ pub struct ServeArgs {
     /// How often each engine's own gauges are read (running, waiting, KV usage); 0 reads never.
     #[arg(long, value_name = "MS", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(0..=60_000))]
     pub scrape_interval_ms: u64,
-    /// The store that several replicas share: redis://HOST:PORT, rediss:// with TLS, also redis-cluster:// and redis-sentinel://.
-    #[arg(long, value_name = "URL", conflicts_with = "store_file")]
+    /// The store that several replicas share, declared workers included: redis://HOST:PORT, rediss:// with TLS, also redis-cluster:// and redis-sentinel://.
+    #[arg(long, value_name = "URL", conflicts_with_all = ["store_file", "state_dir"])]
     pub store: Option<String>,
     /// The same, from a file: a URL with a password is none of the process list's business.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", conflicts_with = "state_dir")]
     pub store_file: Option<PathBuf>,
     /// What the names of its keys begin with: one for each fleet in a store.
     #[arg(long, value_name = "NAME", default_value = "rankpin")]

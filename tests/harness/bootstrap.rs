@@ -26,6 +26,8 @@ pub enum Steering {
     Agents,
     /// `envoy/kv.yaml`: as `Endpoints`, and prompts are read for a pool of policy `kv_aware`.
     Kv,
+    /// `envoy/replicas.yaml`: as `Endpoints`, before several replicas of the service.
+    Replicas,
     /// `envoy/prefill-decode.yaml`: as `Endpoints`, before a split fleet.
     Phases,
 }
@@ -39,6 +41,7 @@ impl Steering {
             Self::Endpoints => "dynamic.yaml",
             Self::Agents => "agents.yaml",
             Self::Kv => "kv.yaml",
+            Self::Replicas => "replicas.yaml",
             Self::Phases => "prefill-decode.yaml",
         }
     }
@@ -147,6 +150,23 @@ impl Bootstrap {
             }
         });
         ensure!(named > 0, "nothing at port {SERVICE_PORT} in the config");
+        Ok(())
+    }
+
+    /// The service's replicas, the one asked first before the others.
+    ///
+    /// # Errors
+    /// The config has no cluster of the service.
+    pub fn replicas(&mut self, data: &[SocketAddr]) -> Result<()> {
+        let clusters = list(&mut self.document, "/static_resources/clusters")?;
+        let service = clusters.iter_mut().find(|one| one["name"] == cluster::SERVICE);
+        let service = service.context("no cluster of the service")?;
+        let by_priority = data.iter().enumerate().map(|(priority, address)| {
+            let mut one = endpoints(&[*address])[0].take();
+            one["priority"] = json!(priority);
+            one
+        });
+        service["load_assignment"]["endpoints"] = by_priority.collect();
         Ok(())
     }
 

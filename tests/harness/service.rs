@@ -32,11 +32,13 @@ pub struct ServicePlan {
     pub others: Vec<Value>,
     /// Milliseconds between probes; 0 probes never.
     pub probe_interval_ms: u64,
+    /// URL of the store that it shares with others.
+    pub store: Option<String>,
 }
 
 impl Default for ServicePlan {
     fn default() -> Self {
-        Self { policy: None, pool: Value::Null, others: Vec::new(), probe_interval_ms: 1000 }
+        Self { policy: None, pool: Value::Null, others: Vec::new(), probe_interval_ms: 1000, store: None }
     }
 }
 
@@ -290,7 +292,10 @@ async fn launch(
         // Workers that nobody probes are asked nothing at all: scripted ones would take a scrape for a request.
         command.args(["--scrape-interval-ms", "0"]);
     }
-    command.arg("--state-dir").arg(folder.join(STATE));
+    match &plan.store {
+        Some(url) => command.args(["--store", url]),
+        None => command.arg("--state-dir").arg(folder.join(STATE)),
+    };
     if let Some(pools) = plan.pools() {
         let file = folder.join("service.json");
         std::fs::write(&file, json!({"pools": pools}).to_string())?;

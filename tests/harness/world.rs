@@ -10,6 +10,7 @@ use crate::engine::{Engine, EngineSpec};
 use crate::envoy::Envoy;
 use crate::scratch::Scratch;
 use crate::service::{Service, ServicePlan};
+use crate::shared::Shared;
 use crate::wait::wait_for;
 
 /// Far above anything a slow machine needs: no test depends on its speed.
@@ -24,6 +25,7 @@ pub struct WorldPlan {
     service: ServicePlan,
     engines: Vec<EngineSpec>,
     envoys: usize,
+    replicas: usize,
     threads: u32,
     edits: Vec<Edit>,
     warm: bool,
@@ -41,6 +43,7 @@ impl WorldPlan {
             service,
             engines: engines.to_vec(),
             envoys: 1,
+            replicas: 1,
             threads: 2,
             edits: Vec::new(),
             warm: true,
@@ -121,18 +124,34 @@ impl WorldPlan {
         self
     }
 
+    /// So many replicas of the service, each with a way of its own to a real store; of `Steering::Replicas`. Envoys ask them in turn,
+    /// each another one first.
+    #[must_use]
+    pub fn replicas(mut self, count: usize) -> Self {
+        self.replicas = count;
+        self
+    }
+
     /// Starts it all.
     ///
     /// # Errors
     /// Some part is missing or does not start.
-    pub async fn start(self) -> Result<World> {
+    pub async fn start(mut self) -> Result<World> {
         let scratch = Scratch::new()?;
+        let mut shared = if self.replicas > 1 { Some(Shared::start(self.replicas).await?) } else { None };
+        self.service.store = shared.as_ref().map(|shared| shared.url(0));
         let service = Service::start(scratch.path(), &self.service).await?;
-        let mut world = World { engines: Vec::new(), service, envoys: Vec::new(), scratch };
+        if let Some(shared) = &mut shared {
+            shared.start_peers(scratch.path(), &self.service).await?;
+        }
+        let mut world = World { engines: Vec::new(), service, shared, envoys: Vec::new(), scratch };
         for spec in self.engines {
             let engine = Engine::start(world.scratch.path(), spec).await?;
             world.service.register(&engine).await?;
             world.engines.push(engine);
+        }
+        if let Some(shared) = &world.shared {
+            shared.knows(&world.names()).await?;
         }
         let mut bootstrap = Bootstrap::shipped(self.steering)?;
         world.point(&mut bootstrap)?;
@@ -148,6 +167,7 @@ impl WorldPlan {
         for index in 0..self.envoys {
             let name = World::node(index);
             bootstrap.node(&name);
+            world.point_replicas(&mut bootstrap, index)?;
             world.envoys.push(Envoy::start(&name, world.scratch.path(), &bootstrap, self.threads).await?);
         }
         if self.warm {
@@ -162,8 +182,10 @@ impl WorldPlan {
 pub struct World {
     /// The Envoys; fields are dropped in this order, clients' side first.
     pub envoys: Vec<Envoy>,
-    /// The service.
+    /// The service; of several replicas the first.
     pub service: Service,
+    /// Its other replicas, and the store they share.
+    pub shared: Option<Shared>,
     /// The engines, in the plan's order.
     pub engines: Vec<Engine>,
     /// Its folder; last, so that logs are whole when it is kept.
@@ -243,6 +265,39 @@ impl World {
             self.envoys[index].stats("rankpin.slot.").await?.into_iter().collect();
         let value = |name: String| stats.get(&format!("wasmcustom.{name}")).copied().unwrap_or(0);
         Ok(gauges.into_iter().map(|(slot, name)| (slot, value(name))).collect())
+    }
+
+    /// The replica of that number.
+    ///
+    /// # Panics
+    /// There is none.
+    #[must_use]
+    pub fn replica(&self, index: usize) -> &Service {
+        match (index, &self.shared) {
+            (0, _) => &self.service,
+            (index, Some(shared)) => &shared.peers[index - 1],
+            (_, None) => panic!("there is one replica only"),
+        }
+    }
+
+    /// The same, to be killed.
+    ///
+    /// # Panics
+    /// There is none.
+    pub fn replica_mut(&mut self, index: usize) -> &mut Service {
+        match (index, &mut self.shared) {
+            (0, _) => &mut self.service,
+            (index, Some(shared)) => &mut shared.peers[index - 1],
+            (_, None) => panic!("there is one replica only"),
+        }
+    }
+
+    /// The replicas' addresses, another one first for each Envoy.
+    fn point_replicas(&self, bootstrap: &mut Bootstrap, envoy: usize) -> Result<()> {
+        let Some(shared) = &self.shared else { return Ok(()) };
+        let count = shared.peers.len() + 1;
+        let order: Vec<_> = (0..count).map(|n| self.replica((envoy + n) % count).data()).collect();
+        bootstrap.replicas(&order)
     }
 
     /// Puts the running parts' addresses into a shipped config.

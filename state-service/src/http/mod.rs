@@ -46,6 +46,7 @@ pub const APPLY_PATH: &str = "/v1/bindings/apply";
 /// Every route of both listeners; the OpenAPI document is tested against it.
 pub const ROUTES: &[(&str, &str, &[&str])] = &[
     ("data", "/healthz", &["get"]),
+    ("data", READY_PATH, &["get"]),
     ("data", ROUTE_PATH, &["post"]),
     ("data", REPORT_PATH, &["post"]),
     ("data", PAGES_PATH, &["post"]),
@@ -72,6 +73,9 @@ pub const ROUTES: &[(&str, &str, &[&str])] = &[
     ("control", "/v1/kv-events", &["post"]),
 ];
 
+/// Whether a service may be asked, for balancers on the data listener; on the control listener whether requests can be placed.
+const READY_PATH: &str = "/readyz";
+
 /// What Envoy and the filter ask.
 pub fn data_router(service: &Arc<Service>) -> Router {
     let routes = Router::new()
@@ -88,6 +92,7 @@ pub fn data_router(service: &Arc<Service>) -> Router {
         .route(CLUSTERS_PATH, post(data::clusters))
         .route(ENDPOINTS_PATH, post(data::endpoints))
         .route("/healthz", get(sight::healthz))
+        .route(READY_PATH, get(sight::askable))
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX));
     surround(routes, service, "data")
 }
@@ -152,7 +157,8 @@ async fn no_such_method(request: Request) -> Problem {
 }
 
 async fn admit(State(around): State<Around>, request: Request, next: Next) -> Response {
-    let open = request.uri().path() == "/healthz";
+    let path = request.uri().path();
+    let open = path == "/healthz" || path == READY_PATH && around.listener == "data";
     match &around.service.token {
         Some(token) if !open && !token.admits(request.headers()) => Problem::unauthorized().into_response(),
         Some(_) | None => next.run(request).await,

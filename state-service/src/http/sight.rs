@@ -21,6 +21,14 @@ pub async fn readyz(State(service): State<Arc<Service>>) -> Response {
     (status, json(&report)).into_response()
 }
 
+/// `GET /readyz` of the data listener: 503 while another replica should be asked instead, because this one still loads what they know,
+/// or is stopping. A fleet without a usable worker is none of that: its Envoys are to hear so. Needs no token.
+pub async fn askable(State(service): State<Arc<Service>>) -> Response {
+    let report = service.askable();
+    let status = if report.ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    (status, json(&report)).into_response()
+}
+
 /// `GET /metrics`.
 pub async fn metrics(State(service): State<Arc<Service>>) -> Response {
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], service.render_metrics()).into_response()

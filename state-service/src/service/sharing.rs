@@ -3,9 +3,10 @@
 use super::{Service, done};
 use crate::declare::{self, Faults};
 use crate::http::problem::Problem;
+use crate::metrics::Text;
 use crate::replicas::{Replicas, Settled};
 use crate::state::{Binding, Changes, Claiming, Command, Note, Outcome, Position, Reply, Sharing};
-use crate::store::Claim;
+use crate::store::{Claim, LAG_BUCKETS_MS, REASONS, Standing, StoreFigures};
 use routing::contract::{RouteReply, SessionRef};
 use routing::id::{HoldId, SessionId, Version, WorkerId};
 use routing::time::Millis;
@@ -93,6 +94,31 @@ impl Service {
         };
         self.apply(Command::Claimed { session, hold, claim: Box::new(claim) });
         if changed { Settled::Changed } else { Settled::AsAnswered }
+    }
+
+    /// What is counted of the store, where there is one.
+    pub(super) fn render_store(&self, text: &mut Text) {
+        let Some(replicas) = self.replicas() else { return };
+        let figures = replicas.figures();
+        let up = u8::from(replicas.standing() == Standing::Up);
+        text.single("rankpin_store_up", "gauge", "Whether the store can be asked.", up);
+        for (name, help, count) in [
+            ("calls", "Calls of the store, those that failed included.", figures.calls),
+            ("commands", "Commands of the server that these took.", figures.commands),
+            ("connects", "Connections to it.", figures.connects),
+            ("foreign_records", "Records that another program wrote.", figures.foreign_records),
+            ("unreadable", "Lines and declarations in it that are not ours to read.", figures.unreadable),
+            ("entries", "Entries of its log that came.", figures.entries),
+            ("gaps", "Times that its log did not reach back far enough.", figures.gaps),
+            ("epoch_changes", "Times that it came back without its memory.", figures.epoch_changes),
+        ] {
+            text.single(&format!("rankpin_store_{name}_total"), "counter", help, count);
+        }
+        text.family("rankpin_store_failures_total", "counter", "Calls that failed, by reason.");
+        for (reason, count) in REASONS.iter().zip(figures.failures) {
+            text.sample("rankpin_store_failures_total", &format!("reason=\"{reason}\""), count);
+        }
+        render_lag(text, &figures);
     }
 
     pub(crate) fn share(&self, sharing: Sharing) {
@@ -188,4 +214,23 @@ impl Service {
             Problem::internal("the change is in effect here, but the store did not take it: other replicas hear of it once it does")
         })
     }
+}
+
+/// How late changes of other replicas came.
+fn render_lag(text: &mut Text, figures: &StoreFigures) {
+    const NAME: &str = "rankpin_store_lag_seconds";
+    text.family(
+        NAME,
+        "histogram",
+        "From when another replica's change was in the store until it was read here.",
+    );
+    let mut below = 0;
+    for (count, bound) in figures.lag.iter().zip(LAG_BUCKETS_MS) {
+        below += count;
+        text.sample(&format!("{NAME}_bucket"), &format!("le=\"{}\"", bound as f64 / 1000.0), below);
+    }
+    let all: u64 = figures.lag.iter().sum();
+    text.sample(&format!("{NAME}_bucket"), "le=\"+Inf\"", all);
+    text.sample(&format!("{NAME}_sum"), "", figures.lag_sum_ms as f64 / 1000.0);
+    text.sample(&format!("{NAME}_count"), "", all);
 }

@@ -122,10 +122,7 @@ impl Service {
 
     /// Whether requests can be placed, and what else there is to say.
     pub fn ready(&self) -> ReadyReport {
-        let mut reasons = Vec::new();
-        if self.is_stopping() {
-            reasons.push(said("stopping", "the service is stopping"));
-        }
+        let mut reasons = self.askable().reasons;
         match self.lock().ready() {
             Readiness::Ready => {}
             Readiness::NoWorker => reasons.push(said("no_worker", "no worker is declared")),
@@ -134,9 +131,6 @@ impl Service {
         let mut warnings = self.warnings.lock().unwrap_or_else(PoisonError::into_inner).clone();
         warnings.extend(self.tokenizers.warnings());
         if let Some(replicas) = self.replicas() {
-            if !replicas.is_ready() {
-                reasons.push(said("loading", "what other replicas know is not loaded yet"));
-            }
             if let Standing::Away { reason } = replicas.standing() {
                 let detail =
                     format!("the store is away ({reason}): bindings of other replicas are not heard of");
@@ -152,12 +146,25 @@ impl Service {
         ReadyReport { ready: reasons.is_empty(), reasons, warnings }
     }
 
+    /// Whether Envoys should ask this replica, whatever it can answer.
+    pub fn askable(&self) -> ReadyReport {
+        let mut reasons = Vec::new();
+        if self.is_stopping() {
+            reasons.push(said("stopping", "the service is stopping"));
+        }
+        if self.replicas().is_some_and(|replicas| !replicas.is_ready()) {
+            reasons.push(said("loading", "what other replicas know is not loaded yet"));
+        }
+        ReadyReport { ready: reasons.is_empty(), reasons, warnings: Vec::new() }
+    }
+
     /// All numbers as Prometheus text.
     pub fn render_metrics(&self) -> String {
         let mut text = Text::default();
         text.single("rankpin_uptime_seconds", "gauge", "Time since the start.", self.clock.uptime().0 / 1000);
         self.render_state(&mut text);
         self.render_kv(&mut text);
+        self.render_store(&mut text);
         self.tokenizers.render(&mut text);
         let waiting = crate::http::watch::WATCHERS_MAX - self.watchers.available_permits();
         text.single("rankpin_watchers", "gauge", "Long polls held.", waiting);
