@@ -13,6 +13,7 @@ pub mod push;
 mod replay;
 pub mod run;
 pub mod skips;
+pub(crate) mod slices;
 pub mod subscriber;
 pub mod trtllm;
 pub mod zmtp;

@@ -35,9 +35,16 @@ pub fn decode(payload: &[u8], skips: &mut Skips) -> Decoded {
     };
     let mut events = Vec::new();
     for _ in 0..count {
-        if !event::read(&mut reader, &mut events, skips) {
+        let whole = event::read(&mut reader, &mut events, skips);
+        if !whole {
             skips.torn += 1;
             events.push(KvEvent::Cleared);
+        }
+        // A cache that was just cleared cannot be cleared again: a million of these are one.
+        if let [.., KvEvent::Cleared, KvEvent::Cleared] = &events[..] {
+            events.pop();
+        }
+        if !whole {
             return Decoded { batch: KvBatch { events }, rank: None };
         }
     }

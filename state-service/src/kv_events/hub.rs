@@ -46,6 +46,8 @@ pub struct Hub {
     asks: Mutex<Asks>,
     lost: broadcast::Sender<WorkerId>,
     skips: Mutex<Skips>,
+    /// Held while a batch is pushed: parts of two must not mix.
+    pub pushing: Mutex<()>,
     /// Multipart messages that are none of an event stream.
     pub bad_messages: AtomicU64,
     /// Batches taken from sockets, live and replayed.
@@ -73,6 +75,7 @@ impl Default for Hub {
             asks: Mutex::default(),
             lost: broadcast::Sender::new(LOST_MAX),
             skips: Mutex::default(),
+            pushing: Mutex::default(),
             bad_messages: zero(),
             batches: zero(),
             bytes: zero(),

@@ -8,7 +8,7 @@ use super::decode::{PAYLOAD_BYTES_MAX, decode};
 use super::frames::Numbered;
 use super::hub::{Hub, Rank};
 use super::skips::Skips;
-use crate::state::kv_event::{KvBatch, KvEvent};
+use super::slices::Slices;
 use crate::state::kv_stream::{Attempt, Frame, Input, Link};
 use bytes::Bytes;
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
@@ -25,9 +25,6 @@ const UNDER_WAY_KIB: usize = 64 << 10;
 const LANE_QUEUE: usize = 1024;
 /// Most lanes. Applying is serial in any case, decoding costs about as much.
 const LANES_MAX: usize = 4;
-/// Blocks given to the state at once: it is locked for so many, a fraction of a millisecond.
-const BLOCKS_AT_ONCE: usize = 2048;
-
 /// Where decoded inputs go: the service, or a test.
 pub trait Sink: Send + Sync + 'static {
     /// Takes inputs of one rank, in order.
@@ -107,19 +104,12 @@ struct Lane {
 impl Lane {
     fn run(&self, mut work: mpsc::Receiver<Work>) {
         while let Some(work) = work.blocking_recv() {
-            let (mut skips, mut inputs, mut blocks) = (Skips::default(), Vec::new(), 0);
+            let (mut skips, mut slices) = (Skips::default(), Slices::default());
+            let mut take = |inputs| self.sink.take(&work.rank, inputs);
             for raw in work.raws {
-                let input = self.input(raw, &mut skips);
-                blocks += weight(&input);
-                inputs.push(input);
-                if blocks >= BLOCKS_AT_ONCE {
-                    self.sink.take(&work.rank, std::mem::take(&mut inputs));
-                    blocks = 0;
-                }
+                slices.add(self.input(raw, &mut skips), &mut take);
             }
-            if !inputs.is_empty() {
-                self.sink.take(&work.rank, inputs);
-            }
+            slices.end(&mut take);
             self.hub.left_out(&skips);
         }
     }
@@ -142,21 +132,6 @@ impl Lane {
             batch: decode(&numbered.payload, skips).batch,
         }
     }
-}
-
-fn weight(input: &Input) -> usize {
-    match input {
-        Input::Live(frame) | Input::Replayed(_, frame) => blocks(&frame.batch),
-        _ => 1,
-    }
-}
-
-fn blocks(batch: &KvBatch) -> usize {
-    let of = |event: &KvEvent| match event {
-        KvEvent::Stored { hashes, .. } | KvEvent::Removed { hashes, .. } => hashes.len(),
-        KvEvent::Cleared => 1,
-    };
-    batch.events.iter().map(of).sum()
 }
 
 /// A payload past the limit is not kept until it is decoded: an empty one says as much.

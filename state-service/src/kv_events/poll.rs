@@ -4,6 +4,7 @@
 use super::hub::Rank;
 use super::run::{Wanted, ranks};
 use super::skips::Skips;
+use super::slices::Slices;
 use super::subscriber::Shared;
 use super::trtllm::{ANSWER_BYTES_MAX, Poll};
 use crate::state::kv_stream::{Input, Link};
@@ -16,8 +17,6 @@ use tokio::time::{sleep, timeout};
 const INTERVAL: Duration = Duration::from_millis(200);
 /// An answer that is not whole by then is lost.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// Inputs given to the state at once.
-const AT_ONCE: usize = 256;
 
 /// Polls until a question fails. A first question that fails changes nothing.
 pub(super) async fn keep(client: &reqwest::Client, shared: &Shared, wanted: &Wanted) {
@@ -38,7 +37,9 @@ pub(super) async fn keep(client: &reqwest::Client, shared: &Shared, wanted: &Wan
         }
         for (rank, inputs) in by_rank.into_iter().filter(|(rank, _)| ranks(wanted).any(|own| own == *rank)) {
             let rank = Rank { worker: wanted.worker.clone(), rank };
-            inputs.chunks(AT_ONCE).for_each(|inputs| shared.sink.take(&rank, inputs.to_vec()));
+            let (mut slices, mut take) = (Slices::default(), |inputs| shared.sink.take(&rank, inputs));
+            inputs.into_iter().for_each(|input| slices.add(input, &mut take));
+            slices.end(&mut take);
         }
         sleep(INTERVAL).await;
     }

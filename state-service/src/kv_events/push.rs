@@ -71,6 +71,7 @@ fn push(value: &Value, stamp: u64, faults: &mut Faults) -> Option<Push> {
         events.extend(event(value, &format!("events[{i}]"), faults));
     }
     fields.close(faults);
+    events.dedup_by(|later, earlier| *later == KvEvent::Cleared && *earlier == KvEvent::Cleared);
     Some(Push { worker: worker?, rank, frame: Frame { seq: seq?, stamp, batch: KvBatch { events } } })
 }
 

@@ -43,6 +43,8 @@ pub struct Wanted {
     pub pool: PoolName,
     /// See [`Wanted::pool`].
     pub since: u64,
+    /// The same when nothing but the way of its events changed: [`crate::state::State::kv_source_number`].
+    pub source_number: u64,
     /// Its place in the worker's list.
     pub endpoint: usize,
     /// Decides what is asked.

@@ -8,6 +8,7 @@ use crate::kv_events::hub::{Ask, Rank};
 use crate::kv_events::pipeline::Sink;
 use crate::kv_events::push::Push;
 use crate::kv_events::run::Wanted;
+use crate::kv_events::slices;
 use crate::metrics::Text;
 use crate::state::kv_stream::{Attempt, Input, Link, ReplayFailure};
 use crate::state::{Command, Endpoint, KvView, Reply, Worker};
@@ -15,6 +16,7 @@ use axum::http::StatusCode;
 use routing::contract::{Policy, PoolInfo, Target};
 use routing::id::WorkerId;
 use std::collections::BTreeSet;
+use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
 impl Sink for Service {
@@ -57,7 +59,9 @@ impl Service {
             rank: rank.rank,
             link: Link::Pushed,
         }))?;
-        done(self.kv(&rank.worker, rank.rank, vec![Input::Live(frame)]))?;
+        let pushing = self.kv_hub.pushing.lock().unwrap_or_else(PoisonError::into_inner);
+        slices::each(Input::Live(frame), |inputs| done(self.kv(&rank.worker, rank.rank, inputs)))?;
+        drop(pushing);
         let target = Target { worker: rank.worker, rank: Some(routing::id::Rank(rank.rank)) };
         let gone = || Problem::internal("the worker was removed meanwhile");
         self.lock().kv_view(self.clock.now(), &target).ok_or_else(gone)
@@ -71,7 +75,9 @@ impl Service {
             let pool = state.pools().find(|pool| pool.name == worker.spec().pool);
             let by_pool = pool.is_some_and(places_by_events);
             let each = worker.endpoints().iter().enumerate();
-            wanted.extend(each.filter_map(|(index, endpoint)| want(worker, index, endpoint, by_pool)));
+            let number = state.kv_source_number(worker);
+            let want = |(index, endpoint)| want((worker, number), index, endpoint, by_pool);
+            wanted.extend(each.filter_map(want));
         }
         wanted
     }
@@ -165,7 +171,12 @@ fn places_by_events(pool: &PoolInfo) -> bool {
     pool.policy == Policy::KvAware
 }
 
-fn want(worker: &Worker, index: usize, endpoint: &Endpoint, by_pool: bool) -> Option<Wanted> {
+fn want(
+    (worker, source_number): (&Worker, u64),
+    index: usize,
+    endpoint: &Endpoint,
+    by_pool: bool,
+) -> Option<Wanted> {
     let spec = worker.spec();
     let at = match &spec.kv_events {
         KvEvents::Off => return None,
@@ -178,6 +189,7 @@ fn want(worker: &Worker, index: usize, endpoint: &Endpoint, by_pool: bool) -> Op
         worker: spec.id.clone(),
         pool: spec.pool.clone(),
         since: worker.xds_since(),
+        source_number,
         endpoint: index,
         engine: spec.engine,
         host: endpoint.resolved.map_or_else(|| endpoint.spec.address.host.clone(), |at| Host::Ip(at.ip())),

@@ -67,6 +67,8 @@ pub(super) struct Kv {
     counters: KvCounters,
     counts: BTreeMap<kv_stream::Count, u64>,
     refused: u64,
+    /// Times that a rank's source took the place of another.
+    sources: u64,
     votes: Votes,
     /// Times a pool's block size changed.
     resized: u64,
@@ -83,6 +85,8 @@ struct RankKv {
     link: Link,
     pool: PoolName,
     source: Source,
+    /// Which of all the sources that took the place of another.
+    source_number: u64,
     size: RankSize,
 }
 
@@ -221,7 +225,7 @@ impl Kv {
         let (pool, source) = (worker.spec.pool.clone(), Source::of(worker, rank)?);
         let link = if worker.spec.kv_events == KvEvents::Off { Link::Off } else { Link::default() };
         let size = RankSize::told_by(worker);
-        let new = || RankKv { stream: KvStream::default(), link, pool, source, size };
+        let new = || RankKv { stream: KvStream::default(), link, pool, source, source_number: 0, size };
         Some(self.ranks.entry(key).or_insert_with(new))
     }
 

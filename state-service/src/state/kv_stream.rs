@@ -21,7 +21,7 @@ pub use away::{LINK_AWAY_MAX, Link, Trouble};
 pub use silence::Cause;
 
 use super::kv_event::{KvBatch, KvEvent};
-use asking::{Asking, Retry};
+use asking::{Asking, More, Retry};
 use away::{Replays, Way};
 use routing::time::{Millis, Timestamp};
 use std::collections::VecDeque;
@@ -66,6 +66,13 @@ pub enum Input {
     Live(Frame),
     /// A replayed batch.
     Replayed(Attempt, Frame),
+    /// More of the batch that came before, which was too long to be taken at once. Nothing else of the rank's source comes between.
+    More {
+        /// Its number.
+        seq: u64,
+        /// What comes next of it.
+        batch: KvBatch,
+    },
     /// The replay is complete.
     ReplayEnd(Attempt),
     /// The replay broke off, or could not begin.
@@ -179,6 +186,8 @@ pub struct KvStream {
     /// Newest live number of this connection.
     newest_live: Option<u64>,
     recent: VecDeque<(u64, u64)>,
+    /// The batch that came last, unless it was passed over: more of it may come.
+    open: Option<Open>,
     asking: Option<Asking>,
     attempt: Attempt,
     cold: bool,
@@ -201,6 +210,7 @@ impl KvStream {
             Input::Dropped { again } => self.dropped(now, again, out),
             Input::Live(frame) => self.live(now, frame, out),
             Input::Replayed(attempt, frame) => self.replayed(now, attempt, frame, out),
+            Input::More { seq, batch } => self.more(now, seq, batch, out),
             Input::ReplayEnd(attempt) => self.replay_end(now, attempt, out),
             Input::ReplayFailed(attempt, failure) => self.replay_failed(now, attempt, failure, out),
             Input::Served(count) => self.heard.served(now, count),
@@ -246,13 +256,14 @@ impl KvStream {
 
     fn live(&mut self, now: Timestamp, frame: Frame, out: &mut Vec<Effect>) {
         if self.way.is_closed() {
-            return out.push(Effect::Count(Count::SourceGone));
+            return self.pass_over(frame.seq, Count::SourceGone, out);
         }
+        self.open = Some(Open { seq: frame.seq, live: true });
         self.heard.batch(now, &frame.batch);
         self.check_at = Some(now + IDLE_CHECK);
         if self.newest_live.is_some_and(|newest| frame.seq <= newest) {
             if self.stamp(frame.seq) == Some(frame.stamp) {
-                out.push(Effect::Count(Count::Duplicate));
+                self.pass_over(frame.seq, Count::Duplicate, out);
             } else {
                 self.begin_epoch(now, Some(frame), out);
             }
@@ -261,9 +272,32 @@ impl KvStream {
         self.newest_live = Some(frame.seq);
         match &mut self.asking {
             Some(asking) if asking.is_disproved_by(frame.seq) => self.begin_epoch(now, Some(frame), out),
-            Some(asking) => asking.hold(frame, out),
+            Some(asking) => {
+                let seq = frame.seq;
+                if !asking.hold(frame) {
+                    self.pass_over(seq, Count::HeldDropped, out);
+                }
+            }
             None => self.follow(now, frame, out),
         }
+    }
+
+    /// More of a batch shares what became of its beginning.
+    fn more(&mut self, now: Timestamp, seq: u64, batch: KvBatch, out: &mut Vec<Effect>) {
+        let Some(open) = self.open.filter(|open| open.seq == seq && !self.way.is_closed()) else { return };
+        self.heard.more(now, open.live, &batch);
+        let asking = self.asking.as_mut().filter(|_| open.live);
+        match asking.map(|asking| asking.hold_more(seq, &batch)) {
+            Some(More::Held) => {}
+            Some(More::Dropped) => self.pass_over(seq, Count::HeldDropped, out),
+            Some(More::NotHeld) | None => self.take_in(batch, out),
+        }
+    }
+
+    /// A batch is not taken, whole as it is.
+    fn pass_over(&mut self, seq: u64, why: Count, out: &mut Vec<Effect>) {
+        self.open.take_if(|open| open.seq == seq);
+        out.push(Effect::Count(why));
     }
 
     /// A live batch while nothing is asked for.
@@ -276,7 +310,7 @@ impl KvStream {
             Some(next) if frame.seq < next => match self.stamp(frame.seq) {
                 Some(stamp) if stamp != frame.stamp => self.begin_epoch(now, Some(frame), out),
                 // Forward on one connection: a replay was faster.
-                _ => out.push(Effect::Count(Count::Duplicate)),
+                _ => self.pass_over(frame.seq, Count::Duplicate, out),
             },
             None | Some(_) => {
                 out.push(Effect::Count(Count::Gap));
@@ -316,12 +350,18 @@ impl KvStream {
             self.recent.pop_front();
         }
         self.recent.push_back((frame.seq, frame.stamp));
-        // At its first batch a publisher has nothing, and neither has the slot: every way here with number 0 cleared it. Cleared
-        // caches are empty on both sides, too.
-        if frame.seq == 0 || frame.batch.events.iter().any(|event| matches!(event, KvEvent::Cleared)) {
+        // At its first batch a publisher has nothing, and neither has the slot: every way here with number 0 cleared it.
+        self.cold &= frame.seq != 0;
+        out.push(Effect::Count(Count::Applied));
+        self.take_in(frame.batch, out);
+    }
+
+    fn take_in(&mut self, batch: KvBatch, out: &mut Vec<Effect>) {
+        // Cleared caches are empty on both sides.
+        if batch.events.iter().any(|event| matches!(event, KvEvent::Cleared)) {
             self.cold = false;
         }
-        out.extend([Effect::Count(Count::Applied), Effect::Apply(frame.batch)]);
+        out.push(Effect::Apply(batch));
     }
 
     fn stamp(&self, seq: u64) -> Option<u64> {
@@ -363,6 +403,14 @@ impl KvStream {
             }
         }
     }
+}
+
+/// A batch of which more may come.
+#[derive(Clone, Copy, Debug)]
+struct Open {
+    seq: u64,
+    /// Or replayed: those never wait.
+    live: bool,
 }
 
 /// What a replay has to settle.

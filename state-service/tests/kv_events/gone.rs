@@ -91,9 +91,15 @@ async fn a_worker_whose_events_are_declared_off_is_believed_no_more_and_heard_ag
     rig.declare(&engine.declared("off")).await;
     let shown = rig.shown(0);
     assert!(is_forgotten(&shown) && shown["link"] == "off", "at once: {shown}");
-    // Nothing else of a declaration is a reason to forget.
+    // Both changes may be seen at once: then it is declared as before, and must be listened to anew all the same.
+    for _ in 0..5 {
+        rig.declare(&engine.declared("discover")).await;
+        rig.until(0, |shown| shown["blocks"]["gpu"] == 2).await;
+        rig.declare(&engine.declared("off")).await;
+    }
     rig.declare(&engine.declared("discover")).await;
     rig.until(0, |shown| shown["blocks"]["gpu"] == 2).await;
+    // Nothing else of a declaration is a reason to forget.
     let mut heavier = engine.declared("discover");
     heavier["weight"] = json!(3);
     rig.declare(&heavier).await;

@@ -107,6 +107,24 @@ fn a_removal_that_cannot_be_read_clears() {
     }
 }
 
+/// As many as a payload has room for: each costs the state a look at everything that is expected of its slot.
+#[test]
+fn clears_in_a_row_are_one() {
+    let cleared = || Value::Array(vec!["AllBlocksCleared".into()]);
+    let unreadable = Value::Array(vec!["BlockRemoved".into()]);
+    let many = |events: Vec<Value>| events_of(vec![events, vec![good(), cleared(), cleared()]].concat());
+    let row = (0..100_000).map(|_| cleared()).chain([unreadable]).collect();
+    let (events, skips) = many(row);
+    let [KvEvent::Cleared, KvEvent::Removed { .. }, KvEvent::Cleared] = &events[..] else {
+        panic!("{events:?}")
+    };
+    assert_eq!(skips.unreadable_removal, 1);
+}
+
+fn events_of(list: Vec<Value>) -> (Vec<KvEvent>, Skips) {
+    events(&bytes(&Value::Array(vec![1.into(), Value::Array(list)])))
+}
+
 fn good() -> Value {
     Value::Array(vec!["BlockRemoved".into(), Value::Array(vec![5.into()])])
 }

@@ -162,7 +162,8 @@ fn tier(medium: Option<&Value>, locality: Option<&Value>) -> Option<Tier> {
     }
 }
 
-/// Joins what was split by extra keys, so that both decoders can be compared: parts follow each other and name the one before.
+/// Joins what was split by extra keys, so that both decoders can be compared: parts follow each other and name the one before. Clears in
+/// a row are one.
 pub(crate) fn flat(events: Vec<KvEvent>) -> Vec<KvEvent> {
     let mut joined: Vec<KvEvent> = Vec::new();
     for event in events {
@@ -179,6 +180,7 @@ pub(crate) fn flat(events: Vec<KvEvent>) -> Vec<KvEvent> {
                 tokens.extend(more_tokens);
                 *extra |= more_extra;
             }
+            (Some(KvEvent::Cleared), KvEvent::Cleared) => {}
             (_, event) => joined.push(event),
         }
     }

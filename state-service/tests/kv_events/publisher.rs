@@ -41,19 +41,30 @@ impl Publisher {
 
     /// Publishes a store of one block named `block`.
     pub(crate) async fn store(&mut self, block: u64) {
-        let seq = self.lose(block);
-        let payload = self.ring.lock().unwrap().last().unwrap().1.clone();
+        self.lose(block);
+        self.send_last().await;
+    }
+
+    /// Sends what the ring got last.
+    pub(crate) async fn send_last(&mut self) {
+        let (seq, payload) = self.ring.lock().unwrap().last().unwrap().clone();
         self.send(TOPIC, seq, payload).await;
     }
 
-    /// The same, but only the ring gets it.
+    /// As [`Self::store`], but only the ring gets it.
     pub(crate) fn lose(&mut self, block: u64) -> u64 {
-        let hashes = Value::Array(vec![block.into()]);
+        self.lose_blocks(block..block + 1)
+    }
+
+    /// The same with a chain of blocks.
+    pub(crate) fn lose_blocks(&mut self, blocks: std::ops::Range<u64>) -> u64 {
+        let tokens = blocks.clone().flat_map(|block| [block.into(), 2.into()]).collect();
+        let hashes = Value::Array(blocks.map(Value::from).collect());
         let event = Value::Map(vec![
             ("type".into(), "BlockStored".into()),
             ("block_hashes".into(), hashes),
             ("parent_block_hash".into(), Value::Nil),
-            ("token_ids".into(), Value::Array(vec![block.into(), 2.into()])),
+            ("token_ids".into(), Value::Array(tokens)),
             ("block_size".into(), 2.into()),
         ]);
         let time = Value::F64(self.life * 1e6 + self.seq as f64);

@@ -10,7 +10,7 @@ use state_service::config::ServiceConfig;
 use state_service::declare;
 use state_service::kv_events::{push, run};
 use state_service::persist::Store;
-use state_service::service::{Service, Setup};
+use state_service::service::{Followers, Service, Setup};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -29,7 +29,8 @@ pub(crate) struct Rig {
 impl Rig {
     pub(crate) fn start() -> Self {
         let store = Store::open(None).unwrap();
-        let setup = Setup { config: ServiceConfig::without_file(), store, token: None };
+        let setup =
+            Setup { config: ServiceConfig::without_file(), store, token: None, followers: Followers::Nobody };
         let service = Arc::new(Service::new(setup));
         let mut tasks = JoinSet::new();
         let (listening, ticking) = (Arc::clone(&service), Arc::clone(&service));

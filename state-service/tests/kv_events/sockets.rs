@@ -7,7 +7,7 @@ use state_service::kv_events::hub::{Ask, Hub, Rank};
 use state_service::kv_events::pipeline::Sink;
 use state_service::kv_events::subscriber::{Shared, Source, keep};
 use state_service::state::kv_event::KvEvent;
-use state_service::state::kv_stream::{Count, Effect, Input, KvStream, Link, Trouble};
+use state_service::state::kv_stream::{Count, Effect, Frame, Input, KvStream, Link, Trouble};
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
@@ -30,6 +30,8 @@ struct Inner {
     held: BTreeSet<u64>,
     link: Option<Link>,
     counts: Vec<Count>,
+    /// Most blocks that came at once.
+    at_once: usize,
 }
 
 impl Slot {
@@ -63,8 +65,26 @@ impl Inner {
     }
 }
 
+fn blocks(input: &Input) -> usize {
+    let (Input::Live(Frame { batch, .. })
+    | Input::Replayed(_, Frame { batch, .. })
+    | Input::More { batch, .. }) = input
+    else {
+        return 0;
+    };
+    let of = |event: &KvEvent| match event {
+        KvEvent::Stored { hashes, .. } | KvEvent::Removed { hashes, .. } => hashes.len(),
+        KvEvent::Cleared => 1,
+    };
+    batch.events.iter().map(of).sum()
+}
+
 impl Sink for Slot {
     fn take(&self, rank: &Rank, inputs: Vec<Input>) {
+        let at_once = inputs.iter().map(blocks).sum();
+        let mut inner = self.inner.lock().unwrap();
+        inner.at_once = inner.at_once.max(at_once);
+        drop(inner);
         self.step(rank, inputs);
     }
 
@@ -230,6 +250,21 @@ async fn a_replay_socket_that_is_not_reached_ends_no_connection_that_lives() {
     let inner = rig.slot.inner.lock().unwrap();
     let now = Timestamp(u64::try_from(rig.slot.began.elapsed().as_millis()).unwrap());
     assert_eq!(inner.stream.trouble(now), Some(Trouble::ReplayUnreachable));
+}
+
+/// The state is locked for a slice of a message at a time, however long the message is.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_long_batch_is_taken_in_slices() {
+    let mut publisher = Publisher::start(1, (0, 0), Framing::Topic).await;
+    publisher.lose_blocks(0..10_000);
+    let rig = Rig::start(&publisher, "", true);
+    rig.holds(0..10_000).await;
+    publisher.lose_blocks(10_000..30_000);
+    publisher.send_last().await;
+    rig.holds(0..30_000).await;
+    let at_once = rig.slot.inner.lock().unwrap().at_once;
+    assert!((1000..=2048).contains(&at_once), "{at_once}");
+    assert!(!rig.is_cold());
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -159,6 +159,7 @@ impl Bookings {
         let until = now + times.within;
         if let Some(seat) = self.seats.get_mut(seat) {
             seat.take_in(owner, &load, added);
+            seat.expected += u32::from(!load.marks.is_empty());
         }
         self.due.insert((until, owner));
         self.bookings.insert(owner, Booking { seat, load, unfollowed, made: now, until });
@@ -186,15 +187,26 @@ impl Bookings {
         if self.expected.len() >= EXPECTED_MAX
             && let Some(oldest) = self.expected.pop_front()
         {
-            self.kept = self.kept.saturating_sub(oldest.marks.len());
-            self.runs.forget(oldest.seat, &oldest.marks, oldest.until);
+            self.expect_no_more(&oldest, oldest.until);
             self.count(Count::ExpectedDropped);
         }
     }
 
-    /// Nothing is expected there any more: its cache is gone.
+    fn expect_no_more(&mut self, one: &Expected, until: Timestamp) {
+        self.kept = self.kept.saturating_sub(one.marks.len());
+        self.runs.forget(one.seat, &one.marks, until);
+        if let Some(seat) = self.seats.get_mut(one.seat) {
+            seat.expected = seat.expected.saturating_sub(1);
+        }
+    }
+
+    /// Nothing is expected there any more: its cache is gone. A clear after a clear, and there may be many, has nothing to look for.
     pub(super) fn forget_expected(&mut self, slot: Slot) {
         let Some(seat) = self.seat_of(slot) else { return };
+        let expected = self.seats.get_mut(seat).map(|seat| std::mem::take(&mut seat.expected));
+        if expected.is_none_or(|expected| expected == 0) {
+            return;
+        }
         let (runs, kept) = (&mut self.runs, &mut self.kept);
         self.expected.retain(|one| {
             if one.seat == seat {
@@ -271,8 +283,7 @@ impl Bookings {
             && oldest.until <= now
         {
             let Some(oldest) = self.expected.pop_front() else { break };
-            self.kept = self.kept.saturating_sub(oldest.marks.len());
-            self.runs.forget(oldest.seat, &oldest.marks, now);
+            self.expect_no_more(&oldest, now);
         }
     }
 

@@ -15,6 +15,8 @@ pub(in crate::state) struct Seat {
     pub(super) slot: Option<Slot>,
     pub(super) sums: Sums,
     pub(super) prefilling: BTreeSet<Owner>,
+    /// Prompts expected there.
+    pub(super) expected: u32,
 }
 
 /// Sums over the bookings of one slot.

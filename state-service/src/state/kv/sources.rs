@@ -52,9 +52,10 @@ impl Kv {
             let effects = self.step(now, key, input);
             // It asks for no replay: there is nobody to ask.
             self.carry_out(key, &worker.spec.id, effects, &mut Vec::new());
+            self.sources += 1;
             let source = Source::of(worker, key.1);
             if let (Some(rank), Some(source)) = (self.ranks.get_mut(&key), source) {
-                (rank.source, rank.link) = (source, link);
+                (rank.source, rank.link, rank.source_number) = (source, link, self.sources);
             }
         }
         if off && by_events && !self.placements.contains_key(&worker.spec.pool) {
@@ -71,6 +72,13 @@ impl Kv {
                 self.step(now, key, Input::Link(Link::Off));
             }
         }
+    }
+
+    /// Changes whenever what is known of a worker's ranks was forgotten for their source: whoever listens must begin anew, also where
+    /// the declaration came back to what it was before anybody looked.
+    pub(super) fn source_number(&self, worker: &Worker) -> u64 {
+        let of_worker = self.ranks.range((worker.hash, 0)..=(worker.hash, u32::MAX));
+        of_worker.map(|(_, rank)| rank.source_number).max().unwrap_or(0)
     }
 
     /// Whether a link is one that nobody asked for: a task that is about to end may still tell of its connection.

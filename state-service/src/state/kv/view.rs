@@ -4,6 +4,7 @@ use super::super::State;
 use super::super::binding::Slot;
 use super::super::blocks::{BlockIndex, KvCounters, SlotId};
 use super::super::kv_stream;
+use super::super::workers::Worker;
 use super::{Key, KvView, key_of};
 use routing::contract::{Policy, Target};
 use routing::id::PoolName;
@@ -45,6 +46,12 @@ impl State {
     fn kv_key(&self, target: &Target) -> Option<Key> {
         let worker = self.workers.by_id(&target.worker)?;
         key_of(&self.workers, Slot::new(worker.hash, target.rank))
+    }
+
+    /// Changes whenever whoever listens to a worker's ranks must begin anew.
+    #[must_use]
+    pub fn kv_source_number(&self, worker: &Worker) -> u64 {
+        self.kv.source_number(worker)
     }
 
     /// A pool's index; `None` until its engines have stored a block.

@@ -1,6 +1,6 @@
 //! A replay that was asked for: what waits for it, what it must prove, and what becomes of the slot when it does not come.
 
-use super::{Attempt, Count, Doubt, Effect, Frame, KvStream, ReplayFailure, Replays};
+use super::{Attempt, Count, Doubt, Effect, Frame, KvStream, Open, ReplayFailure, Replays};
 use crate::state::kv_event::{KvBatch, KvEvent};
 use routing::time::{Millis, Timestamp};
 use std::collections::VecDeque;
@@ -39,14 +39,33 @@ impl Asking {
         now.since(self.began) >= REPLAY_MAX
     }
 
-    pub(super) fn hold(&mut self, frame: Frame, out: &mut Vec<Effect>) {
+    /// False: too many wait.
+    pub(super) fn hold(&mut self, frame: Frame) -> bool {
         let weight = weight(&frame.batch);
-        if self.held.len() >= HELD_MAX || self.weight.saturating_add(weight) > HELD_WEIGHT_MAX {
-            out.push(Effect::Count(Count::HeldDropped));
-            return;
+        let has_room = self.held.len() < HELD_MAX && self.has_room(weight);
+        if has_room {
+            self.weight += weight;
+            self.held.push_back(frame);
+        }
+        has_room
+    }
+
+    fn has_room(&self, weight: usize) -> bool {
+        self.weight.saturating_add(weight) <= HELD_WEIGHT_MAX
+    }
+
+    /// More of the batch that waits last.
+    pub(super) fn hold_more(&mut self, seq: u64, batch: &KvBatch) -> More {
+        let weight = weight(batch);
+        let has_room = self.has_room(weight);
+        let Some(last) = self.held.back_mut().filter(|frame| frame.seq == seq) else { return More::NotHeld };
+        if !has_room {
+            self.held.pop_back();
+            return More::Dropped;
         }
         self.weight += weight;
-        self.held.push_back(frame);
+        last.batch.events.extend_from_slice(&batch.events);
+        More::Held
     }
 
     pub(super) fn held_stamp(&self, seq: u64) -> Option<u64> {
@@ -60,6 +79,16 @@ impl Asking {
     const fn unproved(&self) -> bool {
         self.doubt.wants_proof() && !self.proved && self.known > 0
     }
+}
+
+/// What became of more of a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum More {
+    Held,
+    /// It is too much, and its beginning goes, too.
+    Dropped,
+    /// Its beginning does not wait.
+    NotHeld,
 }
 
 fn weight(batch: &KvBatch) -> usize {
@@ -123,6 +152,7 @@ impl KvStream {
         self.repair_begins(attempt, out);
         let known_stamp = self.recent.iter().find(|(seq, _)| *seq == frame.seq).map(|(_, stamp)| *stamp);
         let next = self.next.unwrap_or(0);
+        self.open = None;
         let Some(asking) = self.asking.as_mut().filter(|_| attempt == self.attempt) else {
             out.push(Effect::Count(Count::ReplayLate));
             return;
@@ -148,6 +178,7 @@ impl KvStream {
             }
             out.push(Effect::Count(Count::Replayed));
             self.heard.replayed(&frame.batch);
+            self.open = Some(Open { seq: frame.seq, live: false });
             self.apply(frame, out);
         }
     }
@@ -202,7 +233,7 @@ impl KvStream {
                     self.forget_life(now, held, fruitless, out);
                     return;
                 }
-                out.push(Effect::Count(Count::Duplicate));
+                self.pass_over(frame.seq, Count::Duplicate, out);
             } else if frame.seq == next {
                 self.apply(frame, out);
             } else if fruitless < FRUITLESS_MAX {
@@ -257,7 +288,7 @@ impl KvStream {
     pub(super) fn go_on(&mut self, held: VecDeque<Frame>, out: &mut Vec<Effect>) {
         for frame in held {
             if self.stamp(frame.seq) == Some(frame.stamp) {
-                out.push(Effect::Count(Count::Duplicate));
+                self.pass_over(frame.seq, Count::Duplicate, out);
                 continue;
             }
             if self.next.is_some_and(|next| next != frame.seq) {

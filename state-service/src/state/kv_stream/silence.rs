@@ -71,10 +71,15 @@ impl Heard {
     }
 
     pub(super) fn batch(&mut self, now: Timestamp, batch: &KvBatch) {
-        self.at = Some(now);
         self.batches += 1;
+        self.at = Some(now);
+        self.more(now, true, batch);
+    }
+
+    /// More of a batch, live or replayed.
+    pub(super) fn more(&mut self, now: Timestamp, live: bool, batch: &KvBatch) {
         let stores = self.count(batch);
-        if stores > 0 {
+        if stores > 0 && live {
             self.served = 0;
             self.since = Some(now);
         }

@@ -1,6 +1,7 @@
 //! The stream against the cases from the field, and against a publisher's model under loss, repetition and restarts.
 
 mod model;
+mod parts;
 mod property;
 mod sources;
 
