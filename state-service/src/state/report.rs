@@ -73,7 +73,9 @@ impl State {
                 self.counters.commit_unknown_worker += u64::from(unknown);
                 let owner = vm.map(|vm| Owner { vm, request });
                 let commit = Commit { session, owner, hold, slot: self.slot_of(&target), version };
-                self.kv_served(now, commit.slot);
+                if !self.is_booked(vm, request) {
+                    self.kv_served(now, commit.slot);
+                }
                 self.committed(now, &pool, &commit);
                 self.leave_hold(&commit);
             }

@@ -7,6 +7,7 @@ mod demands;
 mod explaining;
 mod fleet;
 mod kv;
+mod kv_silence;
 mod kv_sizes;
 mod kv_storm;
 mod life;

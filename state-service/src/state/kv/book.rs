@@ -98,8 +98,22 @@ impl State {
     /// A request is over.
     pub(in crate::state) fn ended(&mut self, now: Timestamp, vm: Option<VmId>, request: RequestId) {
         if let Some(vm) = vm {
-            self.kv.bookings.end(now, Owner::Vm(vm, request));
+            self.end_booking(now, Owner::Vm(vm, request));
         }
+    }
+
+    /// A request or a reservation is over. What was placed with its prompt and is over was served there: of one without a session
+    /// nothing else tells so.
+    pub(super) fn end_booking(&mut self, now: Timestamp, owner: Owner) {
+        let slot = self.kv.bookings.slot_of(owner);
+        if self.kv.bookings.end(now, owner) {
+            slot.into_iter().for_each(|slot| self.kv_served(now, slot));
+        }
+    }
+
+    /// Whether a request is booked: its end will tell that it was served.
+    pub(in crate::state) fn is_booked(&self, vm: Option<VmId>, request: RequestId) -> bool {
+        vm.is_some_and(|vm| self.kv.bookings.has(Owner::Vm(vm, request)))
     }
 
     pub(in crate::state) fn end_bookings_of(&mut self, dead: &BTreeSet<VmId>) {

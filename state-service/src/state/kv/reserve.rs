@@ -81,7 +81,7 @@ impl State {
 
     /// Also of one that is not there, or not yet: then it never will be.
     pub(in crate::state) fn release_reservation(&mut self, now: Timestamp, id: ReservationId) {
-        self.kv.bookings.end(now, Owner::Host(id.0));
+        self.end_booking(now, Owner::Host(id.0));
     }
 }
 

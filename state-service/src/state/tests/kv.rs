@@ -18,12 +18,12 @@ const BLOCK: u32 = 16;
 pub(super) struct Kv {
     pub(super) world: World,
     seqs: BTreeMap<(String, u32), u64>,
-    requests: u64,
+    pub(super) requests: u64,
 }
 
 impl Kv {
     /// Weighed as the worked example of the cost.
-    fn new(script: &str) -> Self {
+    pub(super) fn new(script: &str) -> Self {
         let settings = KvSettings { weights: Weights::default(), ..KvSettings::default() };
         Self::with(settings, |_| {}, script)
     }
@@ -82,7 +82,7 @@ impl Kv {
         self.ask(RouteRequest::new(caller("A"), request, pool(), Millis(250)), tokens)
     }
 
-    fn end(&mut self, request: u64) {
+    pub(super) fn end(&mut self, request: u64) {
         self.world.report("A", vec![Entry::Ended { request: RequestId(request) }], Vec::new());
     }
 
