@@ -4,6 +4,7 @@
 
 mod bindings;
 mod discovery;
+mod hosts;
 mod kv;
 mod reservations;
 mod sharing;
@@ -13,10 +14,9 @@ mod tokens;
 mod views;
 mod waits;
 
-pub use bindings::{
-    Became, Cursor, Ended, Following, Hosts, Reading, SNAPSHOT_PATH, SNAPSHOTS_MAX, STREAMS_MAX,
-};
+pub use bindings::{Became, Following, Reading, SNAPSHOT_PATH};
 pub use discovery::DiscoveryView;
+pub use hosts::{Cursor, Ended, Hosts, SNAPSHOTS_MAX, STREAMS_MAX};
 pub use reservations::Wish;
 pub use start::Setup;
 pub use tokens::Tokenizers;

@@ -1,98 +1,23 @@
 //! The service towards hosts that keep bindings of their own in step with it: who follows, from where, and what they apply.
 //!
-//! Owns places for followers, cursors and counts. Which binding wins, and what changed after what, is the state's; how it looks on the
+//! Whose place is taken is `hosts.rs`'s. Which binding wins, and what changed after what, is the state's; how it looks on the
 //! wire is `http/bindings.rs`'s.
 
+use super::hosts::{Cursor, Ended, SNAPSHOTS_MAX, STREAMS_MAX};
 use super::{Service, not_an_answer};
 use crate::http::problem::Problem;
-use crate::metrics::Text;
 use crate::state::{Binding, Changes, Command, Outcome, Position, Reply};
 use axum::http::StatusCode;
-use routing::id::{Epoch, SessionId};
-use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use routing::id::SessionId;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use tokio::sync::{OwnedSemaphorePermit, watch};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-/// Streams at once, one a host. At it a new one is refused for now.
-pub const STREAMS_MAX: usize = 64;
-/// Snapshots being read at once. At it a new one is refused for now.
-pub const SNAPSHOTS_MAX: usize = 8;
 /// Where all bindings are read.
 pub const SNAPSHOT_PATH: &str = "/v1/bindings/snapshot";
 /// Most bindings that are applied under one lock: who asks where a request goes waits no longer than for these.
 const APPLIED_AT_ONCE: usize = 256;
-
-/// Hosts that follow, and what was told to them.
-#[derive(Debug)]
-pub struct Hosts {
-    streams: Arc<Semaphore>,
-    snapshots: Arc<Semaphore>,
-    /// Writers whose stream lives.
-    streaming: Arc<Mutex<BTreeSet<u64>>>,
-    /// Number of the last change, as long as anybody follows.
-    changes: watch::Sender<u64>,
-    /// Bindings are agreed on elsewhere.
-    excluded: AtomicBool,
-    told: AtomicU64,
-    snapshots_begun: AtomicU64,
-    ended: [AtomicU64; Ended::ALL.len()],
-}
-
-/// Why a stream ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ended {
-    /// Its host went away.
-    Gone,
-    /// The service stops.
-    Stopping,
-    /// Its host took nothing for too long.
-    Slow,
-    /// Its host was so slow that not every change after its cursor is known any more.
-    Gap,
-}
-
-impl Ended {
-    const ALL: [Self; 4] = [Self::Gone, Self::Stopping, Self::Slow, Self::Gap];
-
-    /// Stable word.
-    #[must_use]
-    pub const fn word(self) -> &'static str {
-        match self {
-            Self::Gone => "gone",
-            Self::Stopping => "stopping",
-            Self::Slow => "slow",
-            Self::Gap => "gap",
-        }
-    }
-}
-
-/// A place in the order of changes of one life of the service.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Cursor {
-    epoch: Epoch,
-    position: Position,
-}
-
-impl std::fmt::Display for Cursor {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{:x}-{:x}", self.epoch.0, self.position.0)
-    }
-}
-
-impl Cursor {
-    /// Reads what [`Self::fmt`] wrote.
-    #[must_use]
-    pub fn parse(text: &str) -> Option<Self> {
-        let hex = |digits: &str| {
-            let plain = (1..=16).contains(&digits.len()) && digits.bytes().all(|b| b.is_ascii_hexdigit());
-            plain.then(|| u64::from_str_radix(digits, 16).ok()).flatten()
-        };
-        let (epoch, position) = text.split_once('-')?;
-        Some(Self { epoch: Epoch(hex(epoch)?), position: Position(hex(position)?) })
-    }
-}
 
 /// A host's stream. Its place is free again once it is dropped.
 pub struct Following {
@@ -121,60 +46,6 @@ pub struct Reading {
     service: Arc<Service>,
     from: Option<SessionId>,
     _place: OwnedSemaphorePermit,
-}
-
-impl Hosts {
-    pub(super) fn new() -> Self {
-        Self {
-            streams: Arc::new(Semaphore::new(STREAMS_MAX)),
-            snapshots: Arc::new(Semaphore::new(SNAPSHOTS_MAX)),
-            streaming: Arc::default(),
-            changes: watch::Sender::new(0),
-            excluded: AtomicBool::new(false),
-            told: AtomicU64::new(0),
-            snapshots_begun: AtomicU64::new(0),
-            ended: Default::default(),
-        }
-    }
-
-    /// One session has one authority: where replicas share a store, hosts are refused.
-    pub fn exclude(&self) {
-        self.excluded.store(true, Ordering::Relaxed);
-    }
-
-    /// The order of changes ends here now; whoever follows wakes.
-    pub(super) fn changed(&self, position: Position) {
-        if self.changes.receiver_count() > 0 {
-            self.changes.send_if_modified(|last| std::mem::replace(last, position.0) != position.0);
-        }
-    }
-
-    pub(super) fn render(&self, text: &mut Text) {
-        let streams = self.streaming().len();
-        text.single("rankpin_host_streams", "gauge", "Hosts that follow the bindings.", streams);
-        let told = self.told.load(Ordering::Relaxed);
-        let help = "Bindings told to hosts that follow.";
-        text.single("rankpin_host_bindings_told_total", "counter", help, told);
-        let begun = self.snapshots_begun.load(Ordering::Relaxed);
-        let help = "Snapshots of all bindings that hosts began to read.";
-        text.single("rankpin_host_snapshots_total", "counter", help, begun);
-        text.family("rankpin_host_streams_ended_total", "counter", "Streams of hosts that ended, by why.");
-        for (why, count) in Ended::ALL.iter().zip(&self.ended) {
-            let labels = format!("reason=\"{}\"", why.word());
-            text.sample("rankpin_host_streams_ended_total", &labels, count.load(Ordering::Relaxed));
-        }
-    }
-
-    fn streaming(&self) -> std::sync::MutexGuard<'_, BTreeSet<u64>> {
-        self.streaming.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn count_end(&self, why: Ended) {
-        let counts = Ended::ALL.iter().zip(&self.ended).filter(|(one, _)| **one == why);
-        for (_, count) in counts {
-            count.fetch_add(1, Ordering::Relaxed);
-        }
-    }
 }
 
 impl Service {
@@ -367,18 +238,4 @@ impl Reading {
 fn gone(code: &'static str, detail: &str) -> Problem {
     let detail = format!("{detail}; read {SNAPSHOT_PATH} and follow from its cursor");
     Problem::new(StatusCode::GONE, code, "The cursor leads nowhere", detail).with_snapshot(SNAPSHOT_PATH)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_cursor_is_read_as_it_was_written_and_nothing_else_is() {
-        let cursor = Cursor { epoch: Epoch(0xfe), position: Position(u64::MAX) };
-        assert_eq!(Cursor::parse(&cursor.to_string()), Some(cursor));
-        for text in ["", "-", "1", "1-", "-1", "1-2-3", "+1-2", "g-1", "11111111111111111-1", "1-2 "] {
-            assert_eq!(Cursor::parse(text), None, "{text:?}");
-        }
-    }
 }
