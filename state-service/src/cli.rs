@@ -2,6 +2,7 @@
 
 use crate::auth::{Token, TokenError};
 use crate::replay::ReplayArgs;
+use crate::service::Followers;
 use crate::store::{StoreConfig, StoreError};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use routing::hash::{self, Phase};
@@ -64,6 +65,10 @@ pub struct ServeArgs {
     /// The same, from a file: a URL with a password is none of the process list's business.
     #[arg(long, value_name = "FILE", conflicts_with = "state_dir")]
     pub store_file: Option<PathBuf>,
+    /// Lets hosts that send turns by themselves follow bindings and apply their own (docs/HOSTS.md). Not beside a store: one session has
+    /// one authority.
+    #[arg(long, conflicts_with_all = ["store", "store_file"])]
+    pub outside_hosts: bool,
     /// What the names of its keys begin with: one for each fleet in a store.
     #[arg(long, value_name = "NAME", default_value = "rankpin")]
     pub store_prefix: String,
@@ -216,6 +221,16 @@ impl ServeArgs {
 }
 
 impl ServeArgs {
+    /// Who else keeps the service's bindings.
+    #[must_use]
+    pub const fn followers(&self) -> Followers {
+        match (self.store.is_some() || self.store_file.is_some(), self.outside_hosts) {
+            (true, _) => Followers::Replicas,
+            (false, true) => Followers::Hosts,
+            (false, false) => Followers::Nobody,
+        }
+    }
+
     /// The store that this replica, of that life, shares with others; none for the only one.
     ///
     /// # Errors
@@ -277,6 +292,21 @@ mod tests {
         let refusal = serve(&["--control", "0.0.0.0:7461"]).token().unwrap_err().to_string();
         let expected = "--control 0.0.0.0:7461 can be reached from other machines: give --token-file FILE, or listen on 127.0.0.1";
         assert_eq!(refusal, expected);
+    }
+
+    #[test]
+    fn hosts_and_a_store_exclude_each_other() {
+        let refusal = |args: &[&str]| {
+            let words = ["rankpin", "serve"].iter().chain(args);
+            Cli::try_parse_from(words).err().map(|error| error.to_string()).unwrap_or_default()
+        };
+        for other in ["--outside-hosts", "--state-dir=x", "--store-file=x"] {
+            let said = refusal(&["--store", "redis://127.0.0.1", other]);
+            assert!(said.contains("cannot be used with"), "{other}: {said}");
+        }
+        assert_eq!(serve(&["--outside-hosts"]).followers(), Followers::Hosts);
+        assert_eq!(serve(&["--store", "redis://127.0.0.1"]).followers(), Followers::Replicas);
+        assert_eq!(serve(&[]).followers(), Followers::Nobody);
     }
 
     #[test]

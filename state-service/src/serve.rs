@@ -132,7 +132,7 @@ fn set_up(args: &ServeArgs) -> Result<Arc<Service>, ServeError> {
     let shown = || args.state_dir.as_deref().unwrap_or(Path::new("")).display().to_string();
     let store = Store::open(args.state_dir.as_deref()).map_err(|source| failed(&shown(), source))?;
     let loaded = store.load().map_err(|source| failed(&shown(), source))?;
-    let service = Service::new(Setup { config, store, token });
+    let service = Service::new(Setup { config, store, token, followers: args.followers() });
     service.restore(loaded).map_err(|source| failed(&shown(), source))?;
     Ok(Arc::new(service))
 }

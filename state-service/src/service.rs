@@ -18,7 +18,7 @@ pub use bindings::{Became, Following, Reading, SNAPSHOT_PATH};
 pub use discovery::DiscoveryView;
 pub use hosts::{Cursor, Ended, Hosts, SNAPSHOTS_MAX, STREAMS_MAX};
 pub use reservations::Wish;
-pub use start::Setup;
+pub use start::{Followers, Setup};
 pub use tokens::Tokenizers;
 
 use crate::auth::Token;

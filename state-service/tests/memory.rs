@@ -17,6 +17,8 @@ const SESSIONS: u128 = 1_000_000;
 const BATCH: u128 = 4000;
 /// What one session may cost, in bytes: its entry and its place in the order of forgetting, in B-trees two thirds full.
 const BYTES_A_SESSION: usize = 200;
+/// The same of one session whose latest change replicas or hosts can follow.
+const BYTES_A_CHANGE: usize = 128;
 /// The same of one response id.
 const BYTES_AN_ALIAS: usize = 160;
 
@@ -65,11 +67,11 @@ fn report(state: &mut State, now: u64, entries: Vec<Entry>) {
     assert_eq!(apply(state, now, Command::Report(report)), Reply::Done);
 }
 
-/// One test, so that nothing else allocates meanwhile.
-#[test]
-fn a_million_sessions_and_answers_stay_within_what_is_stated_and_a_live_session_keeps_its_slot() {
-    let mut state =
-        state(Limits { sessions_max: SESSIONS_MAX, aliases_max: SESSIONS_MAX, ..Limits::SERVICE });
+/// A state that was told of [`SESSIONS`] sessions, and what one that it keeps costs.
+fn filled(journal_max: usize) -> (State, usize) {
+    let limits =
+        Limits { sessions_max: SESSIONS_MAX, aliases_max: SESSIONS_MAX, journal_max, ..Limits::SERVICE };
+    let mut state = state(limits);
     report(&mut state, 1, vec![commit(0, "w2")]);
     let before = ALLOCATOR.current_usage();
     for batch in 0..SESSIONS / BATCH {
@@ -88,9 +90,22 @@ fn a_million_sessions_and_answers_stay_within_what_is_stated_and_a_live_session_
     }
     let bytes = (ALLOCATOR.current_usage() - before) / SESSIONS_MAX;
     let sizes = state.sizes();
-    println!("{SESSIONS} distinct sessions, {SESSIONS_MAX} kept: {bytes} bytes a session");
     assert_eq!((sizes.sessions, sizes.holds, sizes.moves), (SESSIONS_MAX, 0, 0));
+    (state, bytes)
+}
+
+/// One test, so that nothing else allocates meanwhile.
+#[test]
+fn a_million_sessions_and_answers_stay_within_what_is_stated_and_a_live_session_keeps_its_slot() {
+    let (mut state, bytes) = filled(0);
+    println!("{SESSIONS} distinct sessions, {SESSIONS_MAX} kept: {bytes} bytes a session");
     assert!(bytes <= BYTES_A_SESSION, "{bytes} bytes a session");
+    let (followed, with_journal) = filled(SESSIONS_MAX);
+    assert_eq!(followed.sizes().journal, SESSIONS_MAX);
+    drop(followed);
+    let more = with_journal - bytes;
+    println!("{more} bytes more a session that can be followed");
+    assert!(more <= BYTES_A_CHANGE, "{more} bytes a change");
 
     let before = ALLOCATOR.current_usage();
     for batch in 0..SESSIONS / BATCH {

@@ -34,11 +34,20 @@ pub struct ServicePlan {
     pub probe_interval_ms: u64,
     /// URL of the store that it shares with others.
     pub store: Option<String>,
+    /// Whether hosts may follow its bindings.
+    pub hosts: bool,
 }
 
 impl Default for ServicePlan {
     fn default() -> Self {
-        Self { policy: None, pool: Value::Null, others: Vec::new(), probe_interval_ms: 1000, store: None }
+        Self {
+            policy: None,
+            pool: Value::Null,
+            others: Vec::new(),
+            probe_interval_ms: 1000,
+            store: None,
+            hosts: false,
+        }
     }
 }
 
@@ -296,6 +305,9 @@ async fn launch(
         Some(url) => command.args(["--store", url]),
         None => command.arg("--state-dir").arg(folder.join(STATE)),
     };
+    if plan.hosts {
+        command.arg("--outside-hosts");
+    }
     if let Some(pools) = plan.pools() {
         let file = folder.join("service.json");
         std::fs::write(&file, json!({"pools": pools}).to_string())?;

@@ -15,7 +15,7 @@ const PATIENCE: Duration = Duration::from_secs(180);
 
 /// Starts a service with two workers that nobody asks anything.
 pub(crate) async fn service(scratch: &Scratch) -> Service {
-    let plan = ServicePlan { probe_interval_ms: 0, ..ServicePlan::default() };
+    let plan = ServicePlan { probe_interval_ms: 0, hosts: true, ..ServicePlan::default() };
     let service = Service::start(scratch.path(), &plan).await.unwrap();
     for (id, port) in [("w0", 1), ("w1", 2)] {
         let body = json!({"endpoints": [{"address": format!("127.0.0.1:{port}")}]}).to_string();

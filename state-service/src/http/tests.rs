@@ -3,7 +3,7 @@
 use super::{Service, surround};
 use crate::config::ServiceConfig;
 use crate::persist::Store;
-use crate::service::Setup;
+use crate::service::{Followers, Setup};
 use axum::Router;
 use axum::body::Body;
 use axum::http::{Request, StatusCode};
@@ -13,8 +13,12 @@ use tower::ServiceExt;
 
 #[tokio::test]
 async fn a_panic_is_one_500_and_the_next_request_is_served() {
-    let setup =
-        Setup { config: ServiceConfig::without_file(), store: Store::open(None).unwrap(), token: None };
+    let setup = Setup {
+        config: ServiceConfig::without_file(),
+        store: Store::open(None).unwrap(),
+        token: None,
+        followers: Followers::Nobody,
+    };
     let service = Arc::new(Service::new(setup));
     let routes = Router::new().route("/boom", get(panics)).route("/healthz", get(super::sight::healthz));
     let router = surround(routes, &service, "data");

@@ -4,7 +4,7 @@
 //! wire is `http/bindings.rs`'s.
 
 use super::hosts::{Cursor, Ended, SNAPSHOTS_MAX, STREAMS_MAX};
-use super::{Service, not_an_answer};
+use super::{Followers, Service, not_an_answer};
 use crate::http::problem::Problem;
 use crate::state::{Binding, Changes, Command, Outcome, Position, Reply};
 use axum::http::StatusCode;
@@ -162,9 +162,14 @@ impl Service {
     }
 
     fn may_host(&self) -> Result<(), Problem> {
-        if self.hosts.excluded.load(Ordering::Relaxed) {
-            let detail =
-                "bindings are agreed on in the store that replicas share; hosts join a service without one";
+        let detail = match self.hosts.followers {
+            Followers::Hosts => None,
+            Followers::Nobody => Some("the service was started without --outside-hosts"),
+            Followers::Replicas => Some(
+                "bindings are agreed on in the store that replicas share; hosts join a service without one",
+            ),
+        };
+        if let Some(detail) = detail {
             let title = "Hosts are excluded";
             return Err(Problem::new(StatusCode::CONFLICT, "hosts_excluded", title, detail));
         }

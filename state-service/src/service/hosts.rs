@@ -2,11 +2,12 @@
 //!
 //! Knows no binding.
 
+use super::Followers;
 use crate::metrics::Text;
 use crate::state::Position;
 use routing::id::Epoch;
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::{Semaphore, watch};
 
@@ -24,8 +25,8 @@ pub struct Hosts {
     streaming: Arc<Mutex<BTreeSet<u64>>>,
     /// Number of the last change, as long as anybody follows.
     pub(super) changes: watch::Sender<u64>,
-    /// Bindings are agreed on elsewhere.
-    pub(super) excluded: AtomicBool,
+    /// Whether they may.
+    pub(super) followers: Followers,
     pub(super) told: AtomicU64,
     pub(super) snapshots_begun: AtomicU64,
     ended: [AtomicU64; Ended::ALL.len()],
@@ -86,22 +87,17 @@ impl Cursor {
 }
 
 impl Hosts {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(followers: Followers) -> Self {
         Self {
             streams: Arc::new(Semaphore::new(STREAMS_MAX)),
             snapshots: Arc::new(Semaphore::new(SNAPSHOTS_MAX)),
             streaming: Arc::default(),
             changes: watch::Sender::new(0),
-            excluded: AtomicBool::new(false),
+            followers,
             told: AtomicU64::new(0),
             snapshots_begun: AtomicU64::new(0),
             ended: Default::default(),
         }
-    }
-
-    /// One session has one authority: where replicas share a store, hosts are refused.
-    pub fn exclude(&self) {
-        self.excluded.store(true, Ordering::Relaxed);
     }
 
     /// The order of changes ends here now; whoever follows wakes.

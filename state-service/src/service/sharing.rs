@@ -21,7 +21,6 @@ const CLAIM_WAIT_MAX: Millis = Millis(150);
 impl Service {
     /// From now on it is one of several.
     pub fn join_replicas(&self, replicas: Arc<Replicas>) {
-        self.hosts.exclude();
         // Set once, at the start.
         let _ = self.replicas.set(replicas);
     }

@@ -26,13 +26,35 @@ pub struct Setup {
     pub store: Store,
     /// What every request must bring.
     pub token: Option<Token>,
+    /// Who else keeps its bindings.
+    pub followers: Followers,
+}
+
+/// Who else keeps a service's bindings: one session has one authority, so it is one of these.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Followers {
+    /// Nobody: changes are not kept in order for anybody.
+    #[default]
+    Nobody,
+    /// Hosts, by HTTP.
+    Hosts,
+    /// Replicas, by the store they share.
+    Replicas,
+}
+
+fn state_config(config: ServiceConfig, followers: Followers) -> StateConfig {
+    let mut config = StateConfig::new(config);
+    if followers == Followers::Nobody {
+        config.limits.journal_max = 0;
+    }
+    config
 }
 
 impl Service {
     /// A new life with the workers of its config.
     #[must_use]
     pub fn new(setup: Setup) -> Self {
-        let Setup { config, store, token } = setup;
+        let Setup { config, store, token, followers } = setup;
         let chance = Chance::from_system();
         let epoch = chance.epoch();
         let from_config = config.workers.clone();
@@ -48,10 +70,10 @@ impl Service {
             scrapes: crate::scrape::Counts::default(),
             kv_hub: std::sync::Arc::default(),
             watchers: Semaphore::new(WATCHERS_MAX),
-            hosts: Hosts::new(),
+            hosts: Hosts::new(followers),
             tokenizers,
             clock: Clock::start(),
-            state: Mutex::new(State::new(epoch, StateConfig::new(config))),
+            state: Mutex::new(State::new(epoch, state_config(config, followers))),
             waits: super::waits::Waits::default(),
             store,
             replicas: std::sync::OnceLock::new(),

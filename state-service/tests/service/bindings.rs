@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use state_service::auth::Token;
 use state_service::http::data_router;
 use state_service::http::listener::{Patience, serve};
+use state_service::service::Followers;
 use std::pin::Pin;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -547,21 +548,19 @@ async fn hosts_need_the_token_like_everybody() {
 }
 
 #[tokio::test]
-async fn where_replicas_share_a_store_hosts_are_excluded() {
-    let api = api().await;
-    api.service.hosts.exclude();
-    let body = json!({"writer": "a", "bindings": [bind("a", 1, "w0")]}).to_string();
-    for (method, path, body) in [
-        (Method::GET, "/v1/bindings/stream?writer=a", String::new()),
-        (Method::GET, SNAPSHOT, String::new()),
-        (Method::POST, APPLY, body),
-    ] {
-        let answer = api.data(method, path, body).await;
-        assert_eq!(
-            (answer.status.as_u16(), &answer.json()["code"]),
-            (409, &json!("hosts_excluded")),
-            "{path}"
-        );
+async fn who_was_not_asked_for_is_excluded() {
+    for followers in [Followers::Nobody, Followers::Replicas] {
+        let api = Api::followed_by(followers);
+        let body = json!({"writer": "a", "bindings": [bind("a", 1, "w0")]}).to_string();
+        for (method, path, body) in [
+            (Method::GET, "/v1/bindings/stream?writer=a", String::new()),
+            (Method::GET, SNAPSHOT, String::new()),
+            (Method::POST, APPLY, body),
+        ] {
+            let answer = api.data(method, path, body).await;
+            let said = (answer.status.as_u16(), &answer.json()["code"]);
+            assert_eq!(said, (409, &json!("hosts_excluded")), "{path}, {followers:?}");
+        }
     }
 }
 

@@ -8,7 +8,7 @@ use state_service::auth::Token;
 use state_service::config::{self, ServiceConfig};
 use state_service::http;
 use state_service::persist::Store;
-use state_service::service::{Service, Setup};
+use state_service::service::{Followers, Service, Setup};
 use std::future::Future;
 use std::path::Path;
 use std::sync::Arc;
@@ -60,9 +60,18 @@ impl Api {
         Self::with(ServiceConfig::without_file(), Some(token))
     }
 
+    /// One that hosts cannot join.
+    pub(crate) fn followed_by(followers: Followers) -> Self {
+        Self::of(ServiceConfig::without_file(), None, followers)
+    }
+
     fn with(config: ServiceConfig, token: Option<Token>) -> Self {
+        Self::of(config, token, Followers::Hosts)
+    }
+
+    fn of(config: ServiceConfig, token: Option<Token>, followers: Followers) -> Self {
         let store = Store::open(None).unwrap();
-        let service = Arc::new(Service::new(Setup { config, store, token }));
+        let service = Arc::new(Service::new(Setup { config, store, token, followers }));
         let (data, control) = (http::data_router(&service), http::control_router(&service));
         Self { service, data, control }
     }
