@@ -11,7 +11,7 @@ pub(super) const BLOCK: usize = 16;
 pub(super) struct Fleet {
     pub(super) service: Service,
     pub(super) engines: Vec<Engine>,
-    _scratch: Scratch,
+    scratch: Scratch,
 }
 
 /// An engine of so many ranks that tells where it publishes.
@@ -35,7 +35,7 @@ impl Fleet {
         for spec in specs {
             engines.push(Engine::start(scratch.path(), spec).await.unwrap());
         }
-        Self { service, engines, _scratch: scratch }
+        Self { service, engines, scratch }
     }
 
     /// All of them run, are declared, and every rank is listened to.
@@ -54,6 +54,24 @@ impl Fleet {
 
     pub(super) fn engine(&self, name: &str) -> &Engine {
         self.engines.iter().find(|engine| engine.name() == name).unwrap()
+    }
+
+    pub(super) fn engine_mut(&mut self, name: &str) -> &mut Engine {
+        self.engines.iter_mut().find(|engine| engine.name() == name).unwrap()
+    }
+
+    /// The engine of that name is killed, and another one runs in its place.
+    pub(super) async fn replace(&mut self, name: &str, spec: EngineSpec) {
+        self.engines.retain_mut(|engine| {
+            let stays = engine.name() != name;
+            if !stays {
+                engine.kill();
+            }
+            stays
+        });
+        // What the one before wrote of itself must not be read for its own.
+        std::fs::remove_file(self.scratch.path().join(format!("{name}.addr"))).unwrap();
+        self.engines.push(Engine::start(self.scratch.path(), spec).await.unwrap());
     }
 
     /// Declares a running engine with these `kv_events`.

@@ -2,6 +2,7 @@
 //! engines do. No Envoy: what is cached is asked of the service, and computed at the engine's own port.
 
 mod fleet;
+mod gone;
 mod lifes;
 mod order;
 mod other_ways;
