@@ -15,6 +15,7 @@ mod process;
 mod report;
 mod route;
 mod stage;
+mod store;
 mod tokens;
 mod variant;
 mod wasm;
@@ -49,6 +50,8 @@ enum Bench {
     Events(events::Plan),
     /// What a choice by a prompt costs: in process, and over HTTP by block hashes and by a chat body.
     Route(route::Plan),
+    /// Replicas on one store: what is lost, how late they know, what a first turn takes, commands and CPU.
+    Store(store::Plan),
     /// Speed of tokenising, and what a conversation's next turn costs beside its whole.
     Tokens(tokens::Plan),
 }
@@ -69,7 +72,7 @@ fn run(bench: Bench) -> Result<()> {
         Bench::Json(plan) => return json::run(plan),
         Bench::Index(plan) => return index::run(plan),
         Bench::Tokens(plan) => return tokens::run(plan),
-        Bench::Failover(_) | Bench::Events(_) | Bench::Route(_) => process::Cores::Shared,
+        Bench::Failover(_) | Bench::Events(_) | Bench::Route(_) | Bench::Store(_) => process::Cores::Shared,
         Bench::Pinned(_) | Bench::FirstTurn(_) => process::Cores::claim(),
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -83,6 +86,7 @@ fn run(bench: Bench) -> Result<()> {
             Bench::Tokens(plan) => tokens::run(&plan),
             Bench::Events(plan) => events::run(&plan).await,
             Bench::Route(plan) => route::run(&plan).await,
+            Bench::Store(plan) => store::run(&plan).await,
         }
     })
 }

@@ -94,3 +94,24 @@ fn route_chooses_books_and_ends_in_process_and_over_http() {
         assert!(value(&report, name) > 0.0, "{name} in {report}");
     }
 }
+
+#[test]
+fn store_prints_one_object_as_its_last_line_and_nothing_is_lost() {
+    let small =
+        ["--sessions", "400", "--first-turns", "50", "--rate", "100", "--seconds", "1", "--still", "1"];
+    let report = report_of("store", &small);
+    assert_eq!((value(&report, "lost"), value(&report, "holds_left")), (0.0, 0.0), "{report}");
+    for name in [
+        "apply_lag_p99_ms",
+        "first_turn_p50_us",
+        "commands_per_new_session",
+        "commands_per_1000_pinned_turns",
+        "bindings_per_s_per_replica",
+        "resident_mib_still",
+    ] {
+        assert!(value(&report, name) > 0.0, "{name} in {report}");
+    }
+    for ratio in ["cpu_2_over_1", "cpu_4_over_1"] {
+        assert!(report["ratios"][ratio].as_f64().unwrap() > 0.0, "{ratio} in {report}");
+    }
+}

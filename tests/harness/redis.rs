@@ -87,6 +87,12 @@ impl Redis {
         self.scratch.path()
     }
 
+    /// Its process id.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.child.pid()
+    }
+
     /// Everything it printed since it was last started.
     #[must_use]
     pub fn log(&self) -> String {

@@ -9,6 +9,7 @@ use crate::artifacts::{Artifacts, Profile, build_programs};
 use crate::node_test;
 use crate::prerequisite::Missing;
 use crate::process;
+use crate::redis;
 use crate::workspace::Workspace;
 
 /// `demo [ARGS]`.
@@ -20,7 +21,7 @@ pub(crate) fn demo(workspace: &Workspace, args: &[String]) -> Result<()> {
 pub(crate) fn bench(workspace: &Workspace, args: &[String]) -> Result<()> {
     if args.first().is_none_or(|name| name.starts_with('-')) {
         return Err(Missing::error(
-            "usage: cargo xtask bench pinned|first-turn|failover|json|index|route|tokens|events [--json] [ARGS]",
+            "usage: cargo xtask bench pinned|first-turn|failover|json|index|route|tokens|events|store [--json] [ARGS]",
         ));
     }
     if args.first().is_some_and(|name| name == "json") {
@@ -32,7 +33,19 @@ pub(crate) fn bench(workspace: &Workspace, args: &[String]) -> Result<()> {
     if args.first().is_some_and(|name| name == "tokens" || name == "route") {
         return bench_tokens(workspace, args);
     }
+    if args.first().is_some_and(|name| name == "store") {
+        return bench_store(workspace, args);
+    }
     launch(workspace, Profile::Release, "bench", args)
+}
+
+/// Replicas of the service on a real store: no Envoy.
+fn bench_store(workspace: &Workspace, args: &[String]) -> Result<()> {
+    let redis = redis::ensure()?;
+    let programs = build_programs(workspace, Profile::Release)?;
+    let mut command = Command::new(programs.join("bench"));
+    command.env("RANKPIN_REDIS", redis).env("RANKPIN_BIN_DIR", programs);
+    Err(process::become_program(command.args(args).current_dir(&workspace.root)))
 }
 
 /// The block index alone: no Envoy, but the index it is measured against.

@@ -87,7 +87,7 @@ const COMMANDS: &[Command] = &[
     Command {
         name: "bench",
         usage: "NAME [--json] [ARGS]",
-        about: "build for release and run one benchmark: pinned, first-turn, failover, json, index, route, tokens or events",
+        about: "build for release and run one benchmark: pinned, first-turn, failover, json, index, route, tokens, events or store",
         run: launch::bench,
     },
     Command {

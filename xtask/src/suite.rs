@@ -111,14 +111,18 @@ fn with_envoy(workspace: &Workspace, target: &str) -> Result<()> {
     let artifacts = Artifacts::ensure(workspace, Profile::Debug)?;
     let mut test = workspace.cargo(&["test", "-p", "e2e", "--test", target]);
     artifacts.tell(&mut test);
+    if target != "readme" {
+        test.env("RANKPIN_REDIS", redis::ensure()?);
+    }
     if target == "live" {
         test.env("RANKPIN_TRAP_WASM", build_filter::ensure_trap(workspace)?);
     }
     process::run(test.env(RUNNING_VARIABLE, "1"))
 }
 
-/// The store's client against a real server.
+/// The store's client against a real server, and replicas of the service on it.
 fn store(workspace: &Workspace) -> Result<()> {
+    build_programs(workspace, Profile::Debug)?;
     let mut test = workspace.cargo(&["test", "-p", "e2e", "--test", "store"]);
     process::run(test.env("RANKPIN_REDIS", redis::ensure()?).env(RUNNING_VARIABLE, "1"))
 }

@@ -1,0 +1,259 @@
+//! `bench store`: replicas of the service, each a process of its own, on one real store. New sessions as fast as they go at two of them:
+//! what is lost, how late the other one knows, commands of the store, memory. One client's first turns with the store and without.
+//! Pinned turns. The service's CPU for a request with one, two and four replicas under the same traffic. Needs no Envoy: what filters
+//! ask and tell is sent as they do. All share the machine's cores, the load included.
+
+mod fleet;
+mod traffic;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::time::Duration;
+
+use anyhow::Result;
+use clap::Args;
+
+use crate::load::within_us;
+use crate::process::cpu_us;
+use crate::report::{Report, median, table};
+use fleet::Fleet;
+use traffic::Bound;
+
+/// Replicas whose CPU is compared.
+const FLEETS: [usize; 3] = [1, 2, 4];
+/// Of the sessions that take pinned turns.
+const TTL: Duration = Duration::from_secs(1800);
+/// Bound sessions of pinned turns, and turns in a second.
+const PINNED: usize = 640;
+const PINNED_PER_S: f64 = 850.0;
+
+/// How much to measure.
+#[derive(Args, Clone, Copy, Debug)]
+pub(crate) struct Plan {
+    /// Rounds; each measures everything once, on services of its own.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    rounds: u32,
+    /// New sessions as fast as they go.
+    #[arg(long, default_value_t = 50_000, value_parser = clap::value_parser!(u32).range(10..=500_000))]
+    sessions: u32,
+    /// First turns of one client.
+    #[arg(long, default_value_t = 5000, value_parser = clap::value_parser!(u32).range(10..=100_000))]
+    first_turns: u32,
+    /// New sessions in a second, over all replicas, while CPU is compared.
+    #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=20_000))]
+    rate: u32,
+    /// Seconds of that, and of pinned turns.
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=600))]
+    seconds: u32,
+    /// Seconds until memory is looked at again.
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(0..=600))]
+    still: u32,
+    /// Print one JSON object as the last line.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Figures by name, in the order they were found.
+#[derive(Default)]
+struct Found(Vec<(String, f64)>);
+
+impl Found {
+    fn put(&mut self, name: &str, value: f64) {
+        self.0.push((name.to_owned(), value));
+    }
+}
+
+/// Measures and prints.
+///
+/// # Errors
+/// Something does not start, or an answer is not as it must be.
+pub(crate) async fn run(plan: &Plan) -> Result<()> {
+    let before = load_average();
+    let mut rounds = Vec::new();
+    for round in 0..plan.rounds {
+        eprintln!("round {} of {}", round + 1, plan.rounds);
+        let mut found = Found::default();
+        flood(plan, &mut found).await?;
+        first_turns(plan, &mut found).await?;
+        pinned(plan, &mut found).await?;
+        compare(plan, &mut found).await?;
+        rounds.push(found.0);
+    }
+    let report = report(plan, &rounds);
+    println!("{}", text(plan, [before, load_average()], &rounds, &report));
+    if plan.json {
+        println!("{}", report.json());
+    }
+    Ok(())
+}
+
+/// New sessions at two replicas, as fast as they go.
+async fn flood(plan: &Plan, found: &mut Found) -> Result<()> {
+    let fleet = Fleet::start(2).await?;
+    let (before, own) = (fleet.resident_mib()?, std::process::id());
+    let (commands, cpu, store, load) =
+        (fleet.commands().await?, fleet.cpu_us()?, fleet.store_cpu_us()?, cpu_us(own)?);
+    let bound = traffic::flood(&fleet, plan.sessions as usize, "flood").await?;
+    let (cpu, store, load) = (fleet.cpu_us()? - cpu, fleet.store_cpu_us()? - store, cpu_us(own)? - load);
+    let settled = fleet.settles(bound.homes.len()).await?;
+    let sessions = bound.homes.len() as f64;
+    found.put("lost", fleet.lost(&bound.homes).await? as f64);
+    found.put("holds_left", fleet.sum("rankpin_holds").await?);
+    found.put("bindings_per_s_per_replica", sessions / bound.wall.as_secs_f64() / 2.0);
+    found.put("settled_ms", settled.as_secs_f64() * 1e3);
+    found.put("apply_lag_p50_ms", within(&bound.lag_ms, 0.5));
+    found.put("apply_lag_p99_ms", within(&bound.lag_ms, 0.99));
+    found.put("log_lag_p99_ms", log_lag_ms(&fleet, 0.99).await?);
+    found.put("commands_per_new_session", (fleet.commands().await? - commands) / sessions);
+    found.put("flood_route_p50_us", within_us(&bound.route_us, 0.5));
+    found.put("flood_route_p99_us", within_us(&bound.route_us, 0.99));
+    found.put("flood_cpu_us_services", cpu / sessions);
+    found.put("flood_cpu_us_store", store / sessions);
+    found.put("flood_cpu_us_load", load / sessions);
+    let after = fleet.resident_mib()?;
+    tokio::time::sleep(Duration::from_secs(plan.still.into())).await;
+    for (name, mib) in [("before", before), ("after", after), ("still", fleet.resident_mib()?)] {
+        found.put(&format!("resident_mib_{name}"), mib);
+    }
+    found.put("store_failures", fleet.sum("rankpin_store_failures_total").await?);
+    Ok(())
+}
+
+/// One client's first turns, with the store and without.
+async fn first_turns(plan: &Plan, found: &mut Found) -> Result<()> {
+    let shared = Fleet::start(2).await?;
+    let commands = shared.commands().await?;
+    let bound = traffic::one_client(&shared, plan.first_turns as usize, "one").await?;
+    shared.settles(bound.homes.len()).await?;
+    found.put("first_turn_p50_us", within_us(&bound.route_us, 0.5));
+    found.put("first_turn_p99_us", within_us(&bound.route_us, 0.99));
+    let commands = shared.commands().await? - commands;
+    found.put("commands_per_new_session_one_client", commands / bound.homes.len() as f64);
+    drop(shared);
+    let alone = Fleet::alone().await?;
+    let bound = traffic::one_client(&alone, plan.first_turns as usize, "one").await?;
+    found.put("first_turn_alone_p50_us", within_us(&bound.route_us, 0.5));
+    found.put("first_turn_alone_p99_us", within_us(&bound.route_us, 0.99));
+    Ok(())
+}
+
+/// Turns of bound sessions, as replicas hear of them.
+async fn pinned(plan: &Plan, found: &mut Found) -> Result<()> {
+    let (fleet, lasts) = (Fleet::start(2).await?, Duration::from_secs(plan.seconds.into()));
+    let bound = traffic::one_client(&fleet, PINNED, "pinned").await?;
+    fleet.settles(PINNED).await?;
+    // What only time costs: beats, waits that end with nothing.
+    let idle = fleet.commands().await?;
+    tokio::time::sleep(Duration::from_secs(plan.still.into())).await;
+    let commands = fleet.commands().await?;
+    if plan.still > 0 {
+        found.put("commands_per_s_idle", (commands - idle) / f64::from(plan.still));
+    }
+    let touches = traffic::pinned(&fleet, &bound.homes, PINNED_PER_S, TTL, lasts).await?;
+    let turns = PINNED_PER_S * lasts.as_secs_f64();
+    found.put("touches_per_1000_pinned_turns", touches as f64 * 1e3 / turns);
+    found.put("commands_per_1000_pinned_turns", (fleet.commands().await? - commands) * 1e3 / turns);
+    Ok(())
+}
+
+/// The services' CPU for a request, with more and more replicas under the same traffic.
+async fn compare(plan: &Plan, found: &mut Found) -> Result<()> {
+    let sessions = (plan.rate * plan.seconds) as usize;
+    let alone = Fleet::alone().await?;
+    found.put("cpu_us_per_request_alone", cost(plan, &alone, sessions).await?.0);
+    drop(alone);
+    for replicas in FLEETS {
+        let fleet = Fleet::start(replicas).await?;
+        let (cpu, bound) = cost(plan, &fleet, sessions).await?;
+        found.put(&format!("cpu_us_per_request_{replicas}"), cpu);
+        found.put(&format!("route_p50_us_{replicas}"), within_us(&bound.route_us, 0.5));
+    }
+    Ok(())
+}
+
+async fn cost(plan: &Plan, fleet: &Fleet, sessions: usize) -> Result<(f64, Bound)> {
+    // Connections are warm, and what a start costs is paid.
+    let warm = traffic::paced(fleet, sessions / 10, plan.rate.into(), "warm").await?;
+    fleet.settles(warm.homes.len()).await?;
+    let before = fleet.cpu_us()?;
+    let bound = traffic::paced(fleet, sessions, plan.rate.into(), "paced").await?;
+    Ok(((fleet.cpu_us()? - before) / bound.homes.len().max(1) as f64, bound))
+}
+
+fn report(plan: &Plan, rounds: &[Vec<(String, f64)>]) -> Report {
+    let mut report = Report::new("store", plan.rounds as usize);
+    let mut all: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
+    for (name, value) in rounds.iter().flatten() {
+        all.entry(name).or_default().push(*value);
+    }
+    for (name, values) in &all {
+        // Of what must not be, the worst round counts.
+        let worst = matches!(*name, "lost" | "holds_left");
+        let value =
+            if worst { values.iter().copied().fold(0.0, f64::max) } else { median(values.iter().copied()) };
+        report.value(name, value);
+    }
+    let cpu = |replicas: usize, round: &[(String, f64)]| {
+        let name = format!("cpu_us_per_request_{replicas}");
+        round.iter().find(|(own, _)| *own == name).map_or(0.0, |(_, value)| *value)
+    };
+    for replicas in [2, 4] {
+        let ratios = rounds.iter().map(|round| cpu(replicas, round) / cpu(1, round).max(1e-9));
+        report.ratio(&format!("cpu_{replicas}_over_1"), median(ratios));
+    }
+    report
+}
+
+fn text(plan: &Plan, loads: [String; 2], rounds: &[Vec<(String, f64)>], report: &Report) -> String {
+    let mut rows = vec![["", "median", "min", "max"].map(str::to_owned).to_vec()];
+    for (name, _) in rounds.iter().take(1).flatten() {
+        let each = || rounds.iter().flatten().filter(|(own, _)| own == name).map(|(_, value)| *value);
+        let digits = if each().fold(0.0, f64::max) < 10.0 { 3 } else { 1 };
+        let (low, high) = (each().fold(f64::INFINITY, f64::min), each().fold(0.0, f64::max));
+        let mut row = vec![name.clone()];
+        row.extend([median(each()), low, high].map(|value| format!("{value:.digits$}")));
+        rows.push(row);
+    }
+    let ratio = |name: &str| report.ratios.get(name).copied().unwrap_or(0.0);
+    let [before, after] = loads;
+    format!(
+        "{} rounds of {} new sessions; {} sessions a second over all replicas while CPU is compared.\n\
+         {} cores for replicas, store and load together; load average {before} before and {after} after.\n\n{}\n\
+         CPU for a request: 2 replicas {:.3} × 1, 4 replicas {:.3} × 1\n",
+        plan.rounds,
+        plan.sessions,
+        plan.rate,
+        std::thread::available_parallelism().map_or(0, usize::from),
+        table(&rows),
+        ratio("cpu_2_over_1"),
+        ratio("cpu_4_over_1"),
+    )
+}
+
+/// The machine's, as the kernel tells it: others may be at work.
+fn load_average() -> String {
+    let text = fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    text.split(' ').take(2).collect::<Vec<_>>().join(" ")
+}
+
+/// The value within which this share of ascending ones lies; 0 of none.
+fn within(ascending: &[f64], share: f64) -> f64 {
+    let last = ascending.len().saturating_sub(1);
+    ascending.get((last as f64 * share).round() as usize).copied().unwrap_or(0.0)
+}
+
+/// How late entries of the log came, as the services' histograms tell: the upper end of the bucket that has this share.
+async fn log_lag_ms(fleet: &Fleet, share: f64) -> Result<f64> {
+    let all = fleet.sum("rankpin_store_lag_seconds_count").await?;
+    for bound_ms in state_service::store::LAG_BUCKETS_MS {
+        let label = format!("le=\"{}\"", bound_ms as f64 / 1000.0);
+        let mut below = 0.0;
+        for replica in &fleet.replicas {
+            below += replica.metric("rankpin_store_lag_seconds_bucket", &[&label]).await?;
+        }
+        if below >= all * share {
+            return Ok(bound_ms as f64);
+        }
+    }
+    Ok(f64::INFINITY)
+}
