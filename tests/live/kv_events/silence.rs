@@ -3,7 +3,7 @@
 use super::fleet::{Fleet, telling, tokens};
 use crate::support::served;
 use e2e::wait::wait_within;
-use e2e::{Engine, EngineSpec, Steering, World, WorldPlan, wait_for};
+use e2e::{Engine, EngineSpec, Steering, World, WorldPlan, artifacts, wait_for};
 use serde_json::{Value, json};
 use std::time::Duration;
 
@@ -31,8 +31,40 @@ fn silent() -> Vec<EngineSpec> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn e11_silence_is_seen_with_its_cause_and_a_silent_replay_heals() {
-    // Both wait; they wait together.
-    tokio::join!(causes(), a_replay_that_says_nothing());
+    // All wait; they wait together.
+    tokio::join!(causes(), without_sessions(), a_replay_that_says_nothing());
+}
+
+/// Where choices are made by events, traffic without sessions shows silence too, and workers declared off are among the silent.
+async fn without_sessions() {
+    let specs = [
+        EngineSpec::new("off", 1).kv_events().declaring("kv_events", json!("off")),
+        EngineSpec::new("not_published", 1),
+        EngineSpec::new("heard", 1).kv_events(),
+    ];
+    let tokens = json!({"mode": "local", "path": artifacts::root().join("tests/engine/model")});
+    let pool = json!({"policy": "kv_aware", "tokens": tokens});
+    let plan = WorldPlan::new(Steering::Kv, &specs).pool(pool);
+    let world = plan.edit(|config| config.served_header()).start().await.unwrap();
+    let mut turn = 10_000;
+    let mut last = Vec::new();
+    let waited = wait_within(PATIENCE, "both silent ranks to be seen", async || {
+        for _ in 0..specs.len() {
+            turn += 1;
+            served(&world.client().chat(None, &long(turn)).await.ok()?);
+        }
+        last.clear();
+        for spec in &specs {
+            last.push((spec.name.clone(), kv(&world, &spec.name).await["silent"].clone()));
+        }
+        let fits = |(name, seen): &(String, Value)| match name.as_str() {
+            "heard" => seen.is_null(),
+            name => seen == name,
+        };
+        last.iter().all(fits).then_some(())
+    });
+    waited.await.unwrap_or_else(|error| panic!("{error}: {last:?}"));
+    assert_eq!(world.service.metric("rankpin_kv_events_silent", &[]).await.unwrap(), 2.0);
 }
 
 async fn causes() {
