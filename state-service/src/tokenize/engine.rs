@@ -2,23 +2,25 @@
 //!
 //! What a worker said is kept by the messages it said it of. A later turn begins with the same messages: its chain is estimated
 //! from the longest known beginning, and only when too much of it is new is a worker asked again. A question that misses its
-//! deadline is let go on, bounded, for the next turn's sake. Knows no template and no tokenizer.
+//! deadline is let go on, bounded, for the next turn's sake, in a place of its own: whoever hangs keeps nobody from asking another.
+//! Knows no template and no tokenizer.
 
 use super::Reason;
-use super::body::{Asked, Chat, Prompt};
+use super::body::{Asked, Prompt};
 use super::generations::Generations;
-use super::json::Json;
 use super::messages::{Contents, seen};
+use super::question::{bounded, head, question};
 use super::reason::Source;
-use reqwest::{Client, Response, StatusCode};
+use super::rest::Resting;
+use reqwest::{Client, StatusCode};
 use routing::block::{self, BlockHash, Chain, Namespace};
 use serde::Deserialize;
-use std::collections::HashMap;
+use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use tokio::sync::Semaphore;
-use tokio::time::{Instant, timeout};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::time::{Instant, timeout, timeout_at};
 use xxhash_rust::xxh3::Xxh3;
 
 /// Questions of one pool under way at once; more are not asked.
@@ -29,10 +31,8 @@ pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 pub const ANSWER_BYTES_MAX: usize = 16 << 20;
 /// Memory for what workers said, of one pool.
 const KNOWN_BYTES_MAX: usize = 64 << 20;
-/// A worker that lacks the endpoint is asked again after that long.
-const LACKS_FOR: Duration = Duration::from_secs(60);
-/// Workers of which that is remembered; then all are forgotten.
-const LACKING_MAX: usize = 4096;
+/// Questions of one pool that go on although nobody waits any more; others end with their caller's deadline.
+const LATE_MAX: usize = 16;
 /// A beginning that is at least so many hundredths of a conversation stands for all of it.
 const ENOUGH_PERCENT: usize = 75;
 /// Tokens of a generation prompt, at the end of what a worker said: the next turn may have others there.
@@ -63,8 +63,17 @@ pub(crate) struct Engine {
 struct Shared {
     client: Client,
     places: Arc<Semaphore>,
+    late: Arc<Semaphore>,
     known: Mutex<Generations<u128, Arc<Known>>>,
-    lacking: Mutex<HashMap<String, Instant>>,
+    resting: Resting,
+}
+
+/// What is asked, and what becomes of the answer.
+struct Question {
+    prompt: Prompt,
+    beginnings: Beginnings,
+    lora: Option<String>,
+    block_size: u32,
 }
 
 /// Namespace and block size of a chain.
@@ -79,8 +88,9 @@ impl Engine {
         let shared = Shared {
             client,
             places: Arc::new(Semaphore::new(QUESTIONS_MAX)),
+            late: Arc::new(Semaphore::new(LATE_MAX)),
             known: Mutex::new(Generations::new(KNOWN_BYTES_MAX)),
-            lacking: Mutex::default(),
+            resting: Resting::default(),
         };
         Self { shared: Arc::new(shared), turn: AtomicUsize::new(0) }
     }
@@ -90,7 +100,7 @@ impl Engine {
         self.shared.known.lock().unwrap_or_else(PoisonError::into_inner).bytes()
     }
 
-    /// The blocks of a prompt. `workers`: `http://host:port` each.
+    /// The blocks of a prompt, waited for until then. `workers`: `http://host:port` each.
     ///
     /// # Errors
     /// Why there are none.
@@ -100,6 +110,7 @@ impl Engine {
         lora: Option<String>,
         block_size: u32,
         workers: &[String],
+        until: Instant,
     ) -> Result<(Chain, Source), Reason> {
         let namespace = Namespace { lora: lora.as_deref(), salt: prompt.salt.as_deref() };
         let blocks = Blocks { namespace, size: block_size };
@@ -114,35 +125,86 @@ impl Engine {
             return Ok(found);
         }
         let place = Arc::clone(&self.shared.places).try_acquire_owned().map_err(|_| Reason::Queue)?;
-        let worker = self.worker(workers)?;
-        let shared = Arc::clone(&self.shared);
-        let asking = tokio::spawn(async move {
-            let tokens = shared.ask(&worker, &prompt).await;
-            drop(place);
-            let namespace = Namespace { lora: lora.as_deref(), salt: prompt.salt.as_deref() };
-            let chain = Chain::of(namespace, block_size, &tokens?);
-            shared.learn(&beginnings, &chain);
-            Ok(chain)
-        });
-        let chain = asking.await.map_err(|_| Reason::Panicked)?;
-        chain.map(|chain| (chain, Source::Engine))
+        let question = Question { prompt, beginnings, lora, block_size };
+        let chain = self.asked(Arc::new(question), workers, Arc::new(place), until).await?;
+        Ok((chain, Source::Engine))
     }
 
-    /// One after the other, of those that have the endpoint.
-    fn worker(&self, workers: &[String]) -> Result<String, Reason> {
-        if workers.is_empty() {
-            return Err(Reason::Engine);
+    /// One worker after the other, each for half of the time that is left, the last for all of it.
+    async fn asked(
+        &self,
+        question: Arc<Question>,
+        workers: &[String],
+        place: Arc<OwnedSemaphorePermit>,
+        until: Instant,
+    ) -> Result<Chain, Reason> {
+        let turn = self.turn.fetch_add(1, Ordering::Relaxed);
+        let able = self.shared.resting.able(Instant::now(), workers, turn);
+        if let Some(worker) = able.tried {
+            drop(self.shared.start(worker, &question, None, Instant::now()));
         }
-        let lacking = self.shared.lacking.lock().unwrap_or_else(PoisonError::into_inner);
-        let now = Instant::now();
-        let able = workers.iter().filter(|worker| lacking.get(*worker).is_none_or(|until| *until <= now));
-        let able: Vec<_> = able.collect();
-        let turn = self.turn.fetch_add(1, Ordering::Relaxed).checked_rem(able.len()).unwrap_or(0);
-        able.get(turn).map(|worker| (*worker).clone()).ok_or(Reason::EngineLacks)
+        let mut found = Err(if able.all_lack { Reason::EngineLacks } else { Reason::Engine });
+        let others = (0..able.first.len()).rev();
+        for (worker, others) in able.first.into_iter().zip(others) {
+            let left = until.saturating_duration_since(Instant::now());
+            let share = if others == 0 { left } else { left / 2 };
+            let answer =
+                self.shared.start(worker, &question, Some(Arc::clone(&place)), Instant::now() + share);
+            found = answer.await.unwrap_or(Err(Reason::Panicked));
+            // A body that one refuses all refuse.
+            if matches!(found, Ok(_) | Err(Reason::Template)) {
+                break;
+            }
+        }
+        found
     }
 }
 
 impl Shared {
+    /// Asks on a task of its own, so that a late answer is kept. What it gives is waited for until then, as long as it keeps `place`;
+    /// without one it is tried, and nobody waits.
+    fn start(
+        self: &Arc<Self>,
+        worker: String,
+        question: &Arc<Question>,
+        place: Option<Arc<OwnedSemaphorePermit>>,
+        until: Instant,
+    ) -> oneshot::Receiver<Result<Chain, Reason>> {
+        let (reply, answer) = oneshot::channel();
+        let (shared, question) = (Arc::clone(self), Arc::clone(question));
+        tokio::spawn(async move {
+            let mut asking = pin!(shared.ask_and_learn(&worker, &question));
+            if let Ok(result) = timeout_at(until, &mut asking).await {
+                // Nobody waits any more: nothing to tell.
+                let _ = reply.send(result);
+                return;
+            }
+            if place.is_some() {
+                shared.resting.failed(Instant::now(), &worker);
+            }
+            let _ = reply.send(Err(Reason::Late));
+            drop(place);
+            if let Ok(_late) = shared.late.try_acquire() {
+                let _ = asking.await;
+            }
+        });
+        answer
+    }
+
+    async fn ask_and_learn(&self, worker: &str, question: &Question) -> Result<Chain, Reason> {
+        let Question { prompt, beginnings, lora, block_size } = question;
+        let tokens = self.ask(worker, prompt).await;
+        match &tokens {
+            Ok(_) | Err(Reason::Template) => self.resting.well(worker),
+            Err(Reason::EngineLacks) => self.resting.lacks(Instant::now(), worker),
+            Err(_) => self.resting.failed(Instant::now(), worker),
+        }
+        let namespace = Namespace { lora: lora.as_deref(), salt: prompt.salt.as_deref() };
+        let chain = Chain::of(namespace, *block_size, &tokens?);
+        self.learn(beginnings, &chain);
+        Ok(chain)
+    }
+
     /// What is known of all of it, or enough.
     fn find(&self, beginnings: &Beginnings, block_size: u32) -> Option<(Chain, Source)> {
         let (last, all) = beginnings.0.last().copied()?;
@@ -178,7 +240,6 @@ impl Shared {
             match response.status() {
                 status if status.is_success() => bounded(response).await,
                 StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED | StatusCode::NOT_IMPLEMENTED => {
-                    self.lacks(worker);
                     Err(Reason::EngineLacks)
                 }
                 // Its template or its schema refuses the body: the real request will fail alike.
@@ -188,14 +249,6 @@ impl Shared {
         });
         let bytes = answer.await.map_err(|_| Reason::Late)??;
         serde_json::from_slice::<Answer>(&bytes).map(|answer| answer.tokens).map_err(|_| Reason::Engine)
-    }
-
-    fn lacks(&self, worker: &str) {
-        let mut lacking = self.lacking.lock().unwrap_or_else(PoisonError::into_inner);
-        if lacking.len() >= LACKING_MAX {
-            lacking.clear();
-        }
-        lacking.insert(worker.to_owned(), Instant::now() + LACKS_FOR);
     }
 }
 
@@ -242,62 +295,4 @@ fn beginnings(prompt: &Prompt, blocks: Blocks<'_>) -> Result<Beginnings, Reason>
         Asked::Tokens(_) => {}
     }
     Ok(Beginnings(list))
-}
-
-/// Everything but the messages.
-fn head(prompt: &Prompt, chat: &Chat) -> Vec<(String, Json)> {
-    let mut head = Vec::new();
-    let mut put = |name: &str, value: Json| head.push((name.to_owned(), value));
-    if let Some(model) = &prompt.model {
-        put("model", Json::of(model));
-    }
-    if let Some(tools) = &chat.tools {
-        put("tools", tools.clone());
-    }
-    if !chat.kwargs.is_empty() {
-        put("chat_template_kwargs", Json::Map(chat.kwargs.clone()));
-    }
-    put("add_generation_prompt", Json::Bool(chat.add_generation_prompt));
-    put("add_special_tokens", Json::Bool(chat.marks));
-    head
-}
-
-fn question(prompt: &Prompt) -> Json {
-    match &prompt.asked {
-        Asked::Chat(chat) => {
-            let mut members = head(prompt, chat);
-            members.push(("messages".to_owned(), Json::List(chat.messages.clone())));
-            Json::Map(members)
-        }
-        Asked::Text { text, marks } => {
-            let model = prompt.model.as_deref().map(|model| ("model".to_owned(), Json::of(model)));
-            let rest = [("prompt", Json::of(text)), ("add_special_tokens", Json::Bool(*marks))];
-            Json::Map(model.into_iter().chain(rest.map(|(name, value)| (name.to_owned(), value))).collect())
-        }
-        Asked::Tokens(_) => Json::Null,
-    }
-}
-
-/// The body of an answer, unless it is too long.
-async fn bounded(mut response: Response) -> Result<Vec<u8>, Reason> {
-    let mut body = Vec::new();
-    while let Some(part) = response.chunk().await.map_err(|_| Reason::Engine)? {
-        if body.len() + part.len() > ANSWER_BYTES_MAX {
-            return Err(Reason::Engine);
-        }
-        body.extend_from_slice(&part);
-    }
-    Ok(body)
-}
-
-/// A worker's `tokenizer_config.json`, where it offers it (vLLM: `--enable-tokenizer-info-endpoint`).
-pub(crate) async fn offered_config(client: &Client, worker: &str) -> Option<String> {
-    let asked = timeout(ANSWER_TIMEOUT, async {
-        let response = client.get(format!("{worker}/tokenizer_info")).send().await.ok()?;
-        if !response.status().is_success() {
-            return None;
-        }
-        String::from_utf8(bounded(response).await.ok()?).ok()
-    });
-    asked.await.ok().flatten()
 }

@@ -18,9 +18,11 @@ mod local;
 mod messages;
 mod prefix;
 mod python;
+mod question;
 mod reason;
 mod render;
 mod responses;
+mod rest;
 mod settings;
 mod template;
 #[cfg(test)]
@@ -49,7 +51,7 @@ use std::thread;
 use std::time::{Duration, SystemTime};
 use threads::Threads;
 use tokio::sync::oneshot;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 /// A worker is asked for its template again after that long, in seconds.
 const OFFER_S: u64 = 60;
@@ -250,9 +252,10 @@ impl Tokenizer {
     }
 
     async fn engine(&self, engine: &Engine, ask: Ask) -> Result<(Chain, Source), Reason> {
+        let until = Instant::now() + ask.deadline;
         let (surface, body, whole) = (ask.surface, ask.body, ask.whole);
         let prompt: Prompt = self.run(move || read(surface, &body, whole)).await?;
-        engine.chain(prompt, ask.lora, ask.block_size, &ask.workers).await
+        engine.chain(prompt, ask.lora, ask.block_size, &ask.workers, until).await
     }
 
     /// On a thread of its own. A job nobody waits for any more is not begun.
@@ -328,7 +331,7 @@ impl Model {
         }
         let model = Arc::clone(self);
         tokio::spawn(async move {
-            if let Some(config) = engine::offered_config(&model.client, &worker).await {
+            if let Some(config) = question::offered_config(&model.client, &worker).await {
                 model.load(Some(config));
             }
         });

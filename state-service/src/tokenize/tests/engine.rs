@@ -203,23 +203,29 @@ async fn wrong_answers_are_no_answers() {
     assert_eq!(tokenizer.counters().reasons().filter(|(_, n)| *n > 0).collect::<Vec<_>>(), [("engine", 2)]);
 }
 
-/// What came too late for one turn is there for the next; and no more questions are asked at once than there are places.
+fn said(n: usize) -> Value {
+    json!({ "messages": [{ "role": "user", "content": n.to_string() }] })
+}
+
+async fn asked_of(worker: &Worker, n: usize) {
+    let asked = async {
+        while worker.questions() < n {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), asked).await.expect("it is asked");
+}
+
+/// What came too late for one turn is there for the next; until then the worker rests.
 #[tokio::test]
 async fn a_slow_worker_costs_the_deadline_and_is_not_flooded() {
     let (worker, tokenizer) = (Worker::real().await, by_engine());
     worker.gate.forget_permits(10_000);
-    let late = |n: usize| Ask {
-        deadline: Duration::from_millis(200),
-        ..ask(
-            Surface::Chat,
-            &json!({ "messages": [{ "role": "user", "content": n.to_string() }] }),
-            &[&worker],
-        )
-    };
-    for n in 0..QUESTIONS_MAX {
-        assert_eq!(tokenizer.chain(late(n)).await.err(), Some(Reason::Late), "{n}");
-    }
-    assert_eq!(tokenizer.chain(late(99)).await.err(), Some(Reason::Queue));
+    let hurried =
+        |n| Ask { deadline: Duration::from_millis(200), ..ask(Surface::Chat, &said(n), &[&worker]) };
+    assert_eq!(tokenizer.chain(hurried(0)).await.err(), Some(Reason::Late));
+    assert_eq!(tokenizer.chain(hurried(1)).await.err(), Some(Reason::Engine), "it rests");
+    assert_eq!(worker.questions(), 1);
     worker.gate.add_permits(10_000);
     let known = async {
         while tokenizer.known_bytes() == 0 {
@@ -227,6 +233,56 @@ async fn a_slow_worker_costs_the_deadline_and_is_not_flooded() {
         }
     };
     tokio::time::timeout(Duration::from_secs(20), known).await.expect("the late answer was kept");
+    // It answered, so it is asked.
+    chain(&tokenizer, &said(2), &[&worker]).await.unwrap();
+}
+
+/// No more questions are asked at once than there are places, and a worker that hangs gives them back at the deadline.
+#[tokio::test]
+async fn places_are_free_again_at_the_deadline() {
+    let (hung, real) = (Worker::real().await, Worker::real().await);
+    let tokenizer = Arc::new(by_engine());
+    hung.gate.forget_permits(10_000);
+    let ask_of_hung = |n| {
+        let (tokenizer, ask) = (Arc::clone(&tokenizer), ask(Surface::Chat, &said(n), &[&hung]));
+        tokio::spawn(
+            async move { tokenizer.chain(Ask { deadline: Duration::from_secs(3), ..ask }).await.err() },
+        )
+    };
+    let waiting: Vec<_> = (0..QUESTIONS_MAX).map(ask_of_hung).collect();
+    asked_of(&hung, QUESTIONS_MAX).await;
+    assert_eq!(chain(&tokenizer, &said(98), &[&real]).await.err(), Some(Reason::Queue));
+    for one in waiting {
+        assert_eq!(one.await.unwrap(), Some(Reason::Late));
+    }
+    // The worker still hangs: all of its late questions go on for seconds.
+    chain(&tokenizer, &said(99), &[&real]).await.unwrap();
+}
+
+/// Whoever does not answer costs one question half of its time, and then nobody anything.
+#[tokio::test]
+async fn a_worker_that_hangs_starves_nobody() {
+    let (hung, real, tokenizer) = (Worker::real().await, Worker::real().await, by_engine());
+    hung.gate.forget_permits(10_000);
+    for n in 0..40 {
+        let patient =
+            Ask { deadline: Duration::from_secs(4), ..ask(Surface::Chat, &said(n), &[&hung, &real]) };
+        assert_eq!(tokenizer.chain(patient).await.map(|found| found.source), Ok(Source::Engine), "{n}");
+    }
+    assert_eq!(real.questions(), 40);
+    // Rests double: in a minute it is tried six times.
+    assert!(hung.questions() < 8, "{} questions", hung.questions());
+}
+
+/// A connection that is refused, and an error of the engine, are no answers either.
+#[tokio::test]
+async fn another_worker_is_asked_while_time_is_left() {
+    let broken = Worker::start(|_| (StatusCode::INTERNAL_SERVER_ERROR, String::new())).await;
+    let (real, tokenizer) = (Worker::real().await, by_engine());
+    let mut ask = ask(Surface::Chat, &said(1), &[&broken]);
+    ask.workers.extend(["http://127.0.0.1:1".to_owned(), real.url.clone()]);
+    assert_eq!(tokenizer.chain(ask).await.map(|found| found.source), Ok(Source::Engine));
+    assert_eq!((broken.questions(), real.questions()), (1, 1));
 }
 
 /// A folder without a template takes a worker's.
