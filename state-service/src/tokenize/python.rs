@@ -1,9 +1,16 @@
-//! What Python's standard library prints into a prompt: `json.dumps`, `repr` of floats, `strftime`.
+//! What Python's standard library prints into a prompt: `json.dumps`, `repr` of floats, `strftime`, methods of its types; none of it
+//! longer than a prompt may be.
 //!
 //! Knows no template and no prompt. Dates are UTC, as engines in containers have them.
 
-use minijinja::value::ValueKind;
-use minijinja::{Error, ErrorKind, Value};
+use super::template::TEXT_BYTES_MAX;
+use minijinja::formatting::{self, FormatStyle};
+use minijinja::value::{Kwargs, Rest, ValueKind};
+use minijinja::{Error, ErrorKind, State, Value};
+use std::fmt::{self, Write as _};
+
+/// Largest width or precision of `str.format`.
+const WIDTH_MAX: usize = 65_536;
 
 /// How `json.dumps` is asked to print.
 #[derive(Clone, Debug)]
@@ -24,10 +31,132 @@ impl Dumps {
     }
 }
 
+/// A method of one of Python's types. What `str.format` makes is measured before it is made.
+///
+/// # Errors
+/// There is none of that name, or it does not take that, or what it makes is longer than a prompt.
+pub(crate) fn method(state: &mut State, value: &Value, name: &str, args: &[Value]) -> Result<Value, Error> {
+    if name == "format"
+        && let Some(text) = value.as_str()
+    {
+        check_format(text, '{', args)?;
+    }
+    if let ("join", Some(joiner), [items]) = (name, value.as_str(), args) {
+        return joined(items, joiner, |item| Ok(item)).map(Value::from);
+    }
+    minijinja_contrib::pycompat::unknown_method_callback(state, value, name, args)
+}
+
+/// The items' texts.
+///
+/// # Errors
+/// They are none, or longer than a prompt.
+#[expect(clippy::needless_pass_by_value, reason = "filters are called so")]
+pub(crate) fn join(
+    items: &Value,
+    joiner: Option<String>,
+    attribute: Option<String>,
+    options: Kwargs,
+) -> Result<String, Error> {
+    let named = |name: &str| options.get::<Option<String>>(name);
+    let joiner = joiner.map_or_else(|| named("d"), |given| Ok(Some(given)))?.unwrap_or_default();
+    let attribute = attribute.map_or_else(|| named("attribute"), |given| Ok(Some(given)))?;
+    options.assert_all_used()?;
+    let path: Vec<&str> = attribute.as_deref().map_or_else(Vec::new, |path| path.split('.').collect());
+    joined(items, &joiner, |item| path.iter().try_fold(item, |item, name| item.get_attr(name)))
+}
+
+fn joined(
+    items: &Value,
+    joiner: &str,
+    part: impl Fn(Value) -> Result<Value, Error>,
+) -> Result<String, Error> {
+    let mut text = Bounded::default();
+    for (index, item) in items.try_iter()?.enumerate() {
+        let joiner = if index == 0 { "" } else { joiner };
+        write!(text, "{joiner}{}", part(item)?).map_err(|_| too_long())?;
+    }
+    Ok(text.0)
+}
+
+/// A value as it is printed.
+///
+/// # Errors
+/// It is longer than a prompt.
+pub(crate) fn string(value: &Value) -> Result<Value, Error> {
+    if value.kind() == ValueKind::String {
+        return Ok(value.clone());
+    }
+    let mut text = Bounded::default();
+    write!(text, "{value}").map_err(|_| too_long())?;
+    Ok(Value::from(text.0))
+}
+
+/// A text no longer than a prompt.
+#[derive(Default)]
+struct Bounded(String);
+
+impl fmt::Write for Bounded {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        if self.0.len() + text.len() > TEXT_BYTES_MAX {
+            return Err(fmt::Error);
+        }
+        self.0.push_str(text);
+        Ok(())
+    }
+}
+
+/// `format % args`, measured before it is made.
+///
+/// # Errors
+/// The arguments do not fit, or what it makes is longer than a prompt.
+#[expect(clippy::needless_pass_by_value, reason = "filters are called so")]
+pub(crate) fn printf(format: &str, args: Rest<Value>) -> Result<String, Error> {
+    check_format(format, '%', &args)?;
+    formatting::format(FormatStyle::Printf, format, &args)
+}
+
+/// Whatever is filled in, each time and at its widest, is no longer than a prompt.
+fn check_format(format: &str, begin: char, args: &[Value]) -> Result<(), Error> {
+    let fields = format.matches(begin).count() + 1;
+    let room = (TEXT_BYTES_MAX / fields).saturating_sub(format.len() / fields);
+    let room = widest(format).and_then(|widest| room.checked_sub(widest)).ok_or_else(too_long)?;
+    args.iter().try_for_each(|arg| check_printed(arg, room))
+}
+
+/// The largest number written in a format: it may be a width. `None`: larger than any should be.
+fn widest(format: &str) -> Option<usize> {
+    let numbers = format.split(|c: char| !c.is_ascii_digit()).filter(|digits| !digits.is_empty());
+    numbers
+        .map(|digits| digits.parse().ok().filter(|number| *number <= WIDTH_MAX))
+        .try_fold(0, |most, one| Some(most.max(one?)))
+}
+
+/// What is printed, as far as there is room: how much there still is.
+struct Room(usize);
+
+impl fmt::Write for Room {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        self.0 = self.0.checked_sub(text.len()).ok_or(fmt::Error)?;
+        Ok(())
+    }
+}
+
+/// # Errors
+/// A value takes more bytes than that when it is printed.
+fn check_printed(value: &Value, room: usize) -> Result<(), Error> {
+    let mut room = Room(room);
+    write!(room, "{value}").map_err(|_| too_long())
+}
+
+fn too_long() -> Error {
+    Error::new(ErrorKind::OutOfFuel, "that is longer than a prompt may be")
+}
+
 /// `json.dumps(value)`.
 ///
 /// # Errors
-/// What is no JSON (undefined, functions): Python raises, too.
+/// What is no JSON (undefined, functions): Python raises, too. What is longer than a prompt.
 pub(crate) fn dumps(value: &Value, how: &Dumps) -> Result<String, Error> {
     let mut text = String::new();
     write(&mut text, value, how, 1)?;
@@ -47,7 +176,7 @@ fn write(out: &mut String, value: &Value, how: &Dumps, level: usize) -> Result<(
             return Err(Error::new(ErrorKind::InvalidOperation, "is not JSON serializable"));
         }
     }
-    Ok(())
+    if out.len() > TEXT_BYTES_MAX { Err(too_long()) } else { Ok(()) }
 }
 
 fn items(out: &mut String, value: &Value, how: &Dumps, level: usize) -> Result<(), Error> {
@@ -161,7 +290,10 @@ const MONTHS: [&str; 12] = [
 const DAYS: [&str; 7] = ["Thursday", "Friday", "Saturday", "Sunday", "Monday", "Tuesday", "Wednesday"];
 
 /// `datetime.fromtimestamp(seconds).strftime(format)` in UTC. A directive it does not know stays as it is written.
-pub(crate) fn strftime(format: &str, seconds: u64) -> String {
+///
+/// # Errors
+/// It is longer than a prompt.
+pub(crate) fn strftime(format: &str, seconds: u64) -> Result<String, Error> {
     let (days, second) = (seconds / 86_400, seconds % 86_400);
     let (year, month, day) = civil(days);
     let named = |names: &[&'static str], index: u64| {
@@ -172,6 +304,9 @@ pub(crate) fn strftime(format: &str, seconds: u64) -> String {
     let mut out = String::new();
     let mut chars = format.chars();
     while let Some(c) = chars.next() {
+        if out.len() > TEXT_BYTES_MAX {
+            return Err(too_long());
+        }
         if c != '%' {
             out.push(c);
             continue;
@@ -194,7 +329,7 @@ pub(crate) fn strftime(format: &str, seconds: u64) -> String {
             other => format!("%{}", other.map(String::from).unwrap_or_default()),
         });
     }
-    out
+    Ok(out)
 }
 
 /// Year, month and day of a day since 1970 (Howard Hinnant's `civil_from_days`, for days not before it).

@@ -45,13 +45,15 @@ pub enum Reason {
     Engine,
     /// Workers do not offer `/tokenize`.
     EngineLacks,
+    /// The template takes more work or memory than a prompt may.
+    TooCostly,
     /// Nobody says whether the model asked for is the base model or an adapter.
     Model,
 }
 
 impl Reason {
     /// All of them, in order.
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 22] = [
         Self::Off,
         Self::Surface,
         Self::Malformed,
@@ -72,6 +74,7 @@ impl Reason {
         Self::Panicked,
         Self::Engine,
         Self::EngineLacks,
+        Self::TooCostly,
         Self::Model,
     ];
 
@@ -99,6 +102,7 @@ impl Reason {
             Self::Panicked => "panicked",
             Self::Engine => "engine",
             Self::EngineLacks => "engine_lacks",
+            Self::TooCostly => "template_too_costly",
             Self::Model => "model",
         }
     }

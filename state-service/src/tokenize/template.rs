@@ -1,7 +1,8 @@
 //! A model's chat template, with what `transformers` gives to it: Python's methods, `tojson`, `raise_exception`, `strftime_now`,
 //! blocks trimmed as there.
 //!
-//! Knows neither bodies nor tokens. Rendering is bounded by fuel. Dates are those of `clock`, in UTC: an engine elsewhere on
+//! Knows neither bodies nor tokens. Rendering is bounded by fuel, which pays for instructions and for each
+//! byte that is made. Dates are those of `clock`, in UTC: an engine elsewhere on
 //! earth may have another day for some hours.
 
 use super::json::Json;
@@ -11,11 +12,13 @@ use minijinja::syntax::SyntaxConfig;
 use minijinja::value::Kwargs;
 use minijinja::{Environment, Error, ErrorKind, Value};
 use std::borrow::Cow;
+use std::io;
 
 /// Longest prompt, in bytes.
 pub const TEXT_BYTES_MAX: usize = 32 << 20;
-/// Instructions of one rendering; a conversation of a thousand messages takes some hundred thousand.
-const FUEL: u64 = 20_000_000;
+/// Instructions of one rendering, and 64 bytes of data each: 256 MiB. A conversation of a thousand messages takes some hundred
+/// thousand; the longest prompt is made, trimmed and joined a few times over.
+const FUEL: u64 = 4_000_000;
 const MAIN: &str = "main";
 const TOOL_USE: &str = "tool_use";
 
@@ -87,8 +90,36 @@ impl Templates {
         put("add_generation_prompt", Json::Bool(chat.add_generation_prompt));
         context.extend(self.kwargs.iter().chain(&chat.kwargs).cloned());
         let template = self.environment.get_template(name).map_err(|_| Reason::NoTemplate)?;
-        let text = template.render(value(Json::Map(context))).map_err(|_| Reason::Template)?;
-        if text.len() > TEXT_BYTES_MAX { Err(Reason::TooLong) } else { Ok(text) }
+        let mut text = Text(Vec::new());
+        let printed = template.render_captured_to(value(Json::Map(context)), &mut text);
+        printed.map_err(|error| reason(&error))?;
+        String::from_utf8(text.0).map_err(|_| Reason::Template)
+    }
+}
+
+/// A prompt that is being printed, as long as it is not too long.
+struct Text(Vec<u8>);
+
+impl io::Write for Text {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.0.len() + bytes.len() > TEXT_BYTES_MAX {
+            return Err(io::Error::from(io::ErrorKind::FileTooLarge));
+        }
+        self.0.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn reason(error: &Error) -> Reason {
+    match error.kind() {
+        ErrorKind::OutOfFuel => Reason::TooCostly,
+        // Nothing else is written to but `Text`.
+        ErrorKind::WriteFailure => Reason::TooLong,
+        _ => Reason::Template,
     }
 }
 
@@ -127,9 +158,12 @@ fn marks(config: &Json) -> Vec<(String, Json)> {
 fn environment(clock: Clock) -> Result<Environment<'static>, Error> {
     let mut environment = Environment::new();
     environment.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?);
-    environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+    environment.set_unknown_method_callback(python::method);
     environment.set_fuel(Some(FUEL));
     environment.add_filter("tojson", tojson);
+    environment.add_filter("format", python::printf);
+    environment.add_filter("join", python::join);
+    environment.add_filter("string", python::string);
     environment.add_function("raise_exception", |text: String| -> Result<Value, Error> {
         Err(Error::new(ErrorKind::InvalidOperation, text))
     });

@@ -68,7 +68,7 @@ fn a_template_cannot_run_for_ever() {
         Which::Fast,
     );
     let prompt = read(Surface::Chat, r#"{"messages":[]}"#, true).unwrap();
-    assert_eq!(local.chain(prompt, None, 16).err(), Some(Reason::Template));
+    assert_eq!(local.chain(prompt, None, 16).err(), Some(Reason::TooCostly));
 }
 
 fn json_value() -> impl Strategy<Value = Value> {
