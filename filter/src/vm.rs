@@ -207,8 +207,8 @@ impl Shared {
 pub(crate) fn rescued(waits: &mut Waits, role: &str) {
     if waits.rescued() {
         log::warn!(
-            "no body ever comes to the role '{role}': set allow_on_headers_stop_iteration: true beside its root_id; until one comes, \
-             most requests go on without theirs being read"
+            "a body does not come to the role '{role}': is allow_on_headers_stop_iteration: true set beside its root_id? Until one \
+             comes, most requests go on without theirs being read"
         );
     }
 }

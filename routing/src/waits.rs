@@ -1,16 +1,16 @@
 //! The requests of one VM that wait for their bodies: bounded, and none waits for ever.
 //!
-//! Envoy shows a paused request's body only where `allow_on_headers_stop_iteration` is on. Where it never shows one, waiting is
-//! given up, but for a try now and then. Knows no request, only numbers of contexts.
+//! Envoy shows a paused request's body only where `allow_on_headers_stop_iteration` is on. One that never came, and no other that did,
+//! is enough to give up waiting, but for a try now and then. Knows no request, only numbers of contexts.
 
 use crate::time::{Millis, Timestamp};
 use std::collections::VecDeque;
 
 /// Most requests that wait at once; one more is decided without its body.
 pub const WAITS_MAX: usize = 1024;
-/// After so many rescues and never a body, waiting is given up.
-const HOPELESS_AFTER: u32 = 3;
-/// While it is given up, one request in so many waits all the same.
+/// While waiting is given up, the first of so many requests that waits all the same: it may have been one sender that stood still.
+const TRY_FIRST: u32 = 8;
+/// From then on one in so many does.
 const TRY_EVERY: u32 = 256;
 
 /// A body that keeps coming may take so many times as long as one that does not come.
@@ -32,7 +32,8 @@ pub struct Waits {
     waiting: VecDeque<Wait>,
     /// A body was seen in this VM.
     seen: bool,
-    rescues: u32,
+    /// One was let go before any body was seen.
+    stood_still: bool,
     refused: u32,
 }
 
@@ -41,7 +42,7 @@ impl Waits {
     pub fn begin(&mut self, id: u32, now: Timestamp, limit: Millis) -> bool {
         if self.hopeless() {
             self.refused = self.refused.wrapping_add(1);
-            if !self.refused.is_multiple_of(TRY_EVERY) {
+            if self.refused != TRY_FIRST && !self.refused.is_multiple_of(TRY_EVERY) {
                 return false;
             }
         }
@@ -81,11 +82,10 @@ impl Waits {
 
     /// One was let go without its body. `true` once: it looks as if Envoy showed no body at all.
     pub fn rescued(&mut self) -> bool {
-        self.rescues = self.rescues.saturating_add(1);
-        !self.seen && self.rescues == HOPELESS_AFTER
+        !self.seen && !std::mem::replace(&mut self.stood_still, true)
     }
 
     fn hopeless(&self) -> bool {
-        !self.seen && self.rescues >= HOPELESS_AFTER
+        !self.seen && self.stood_still
     }
 }

@@ -178,7 +178,8 @@ async fn without_envoys_flag_requests_go_on_and_the_log_says_why() {
     }
     assert_eq!(counted(&world, "body_missing").await, 20);
     let log = world.envoy().log();
-    let told = log.lines().filter(|line| line.contains("set allow_on_headers_stop_iteration: true")).count();
+    let told =
+        log.lines().filter(|line| line.contains("is allow_on_headers_stop_iteration: true set")).count();
     assert_eq!(told, 1, "{log}");
 }
 

@@ -7,6 +7,7 @@ use e2e::scripted::content_length;
 use e2e::{EngineSpec, Steering, World, WorldPlan, artifacts, h2, wait_for};
 use serde_json::json;
 use sha2::{Digest, Sha256};
+use std::time::{Duration, Instant};
 
 use crate::support::{scripted_workers, scripted_world_of, stream, three_engines, vms};
 
@@ -155,6 +156,29 @@ async fn bound_turns_are_not_read_and_slow_prompts_not_waited_for() {
     }
     assert!(counted(&world, "pinned").await >= 2);
     nothing_booked(&world).await;
+}
+
+/// The flag of Envoy is missing: one turn finds out, the others do not wait for a body that is not shown, and the log asks for it.
+#[tokio::test]
+async fn without_envoys_flag_one_turn_waits_in_vain_and_the_log_asks_why() {
+    let wait = Duration::from_secs(5);
+    let world = plan(&[EngineSpec::new("w0", 4)])
+        .threads(1)
+        .edit(move |config| {
+            config.without_bodies_shown();
+            config.plugin(|plugin| plugin["session"]["body_wait_ms"] = json!(wait.as_millis() as u64))
+        })
+        .start()
+        .await
+        .unwrap();
+    let (missing, begun) = (counted(&world, "body_missing").await, Instant::now());
+    for n in 0..7 {
+        served(&exchange(world.envoy().address(), HEAD, &body(&format!("unseen {n}"))).await.unwrap());
+    }
+    assert!(begun.elapsed() < 2 * wait, "more than one waited: {:?}", begun.elapsed());
+    assert_eq!(counted(&world, "body_missing").await, missing + 7);
+    let log = world.envoy().log();
+    assert_eq!(log.matches("is allow_on_headers_stop_iteration: true set").count(), 1, "{log}");
 }
 
 #[tokio::test]
