@@ -129,7 +129,9 @@ impl RootContext for Root {
                 seats::write();
                 let kept = vm::with(|shared| shared.vm.keep_running(host::now()));
                 let pages = (plugin.config.page_count, plugin.config.page_bytes);
-                kept.iter().flatten().for_each(|change| drop(store::change_page(change, pages)));
+                for change in kept.iter().flatten() {
+                    store::change_page(change, pages);
+                }
                 if let Some(watch) = watch {
                     watch.tick(plugin);
                 }

@@ -267,7 +267,9 @@ impl Service {
     }
 
     fn note(&self, note: Note) {
-        self.replicas().into_iter().for_each(|replicas| replicas.note(note.clone()));
+        if let Some(replicas) = self.replicas() {
+            replicas.note(note);
+        }
     }
 
     /// Ends a session by hand.
@@ -334,7 +336,9 @@ impl Service {
             Effect::Replay { worker, rank, attempt, from } => self.replay(worker, rank, attempt, from),
             Effect::Recorded => self.replicas().into_iter().for_each(|replicas| replicas.wake()),
             Effect::ClaimsOver(claims) => {
-                self.replicas().into_iter().for_each(|replicas| replicas.give_up(claims.clone()));
+                if let Some(replicas) = self.replicas() {
+                    replicas.give_up(claims);
+                }
             }
             Effect::Answer { ticket, reply } => self.waits.answer(ticket, reply),
         }

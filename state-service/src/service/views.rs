@@ -130,12 +130,9 @@ impl Service {
         }
         let mut warnings = self.warnings.lock().unwrap_or_else(PoisonError::into_inner).clone();
         warnings.extend(self.tokenizers.warnings());
-        if let Some(replicas) = self.replicas() {
-            if let Standing::Away { reason } = replicas.standing() {
-                let detail =
-                    format!("the store is away ({reason}): bindings of other replicas are not heard of");
-                warnings.push(Warning { code: "store_away", detail });
-            }
+        if let Some(Standing::Away { reason }) = self.replicas().map(|replicas| replicas.standing()) {
+            let detail = format!("the store is away ({reason}): bindings of other replicas are not heard of");
+            warnings.push(Warning { code: "store_away", detail });
         }
         let missing = self.upstream_role_missing.load(Ordering::Relaxed);
         if missing > 0 {

@@ -43,6 +43,7 @@ mod tests;
 mod touch;
 mod upload;
 mod verdict;
+mod view;
 mod vms;
 mod waiting;
 mod watch;
@@ -58,17 +59,18 @@ pub use kv::{Booked, KvView};
 pub use limits::{Limits, StateConfig};
 pub use replicated::{Binding, Changes, Outcome, Position};
 pub use shared::{Claiming, NOTES_MAX, Note, Proposal, Sharing};
+pub use view::{SessionState, SessionView, Sizes};
 pub use workers::{Endpoint, Worker, cluster_name};
 
 use alias::Aliases;
-use binding::Slot;
 use limits::EXPIRED_PER_TICK_MAX;
 use nodes::Nodes;
 use parked::Parked;
-use routing::contract::{Caller, Fleet, PoolInfo, SessionRef, Target};
-use routing::id::{Epoch, PoolName, RankHash, SessionId, Version, WorkerId};
+use routing::block::Chain;
+use routing::contract::{Caller, Fleet, PoolInfo, RouteRequest, SessionRef};
+use routing::id::{Epoch, PoolName, SessionId, WorkerId};
 use routing::policy::mix;
-use routing::time::{Millis, Timestamp};
+use routing::time::Timestamp;
 use sessions::Table;
 use settling::{Settling, first_view};
 use slots::Slots;
@@ -123,66 +125,6 @@ pub struct State {
     news: bool,
     /// Workers to be probed at once, since the last command.
     doubted: BTreeSet<WorkerId>,
-}
-
-/// One session as an operator may see it: never its key.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SessionView {
-    /// Its id.
-    pub id: SessionId,
-    /// What picks its rank.
-    pub rank_hash: RankHash,
-    /// Held, bound or released.
-    pub state: SessionState,
-    /// Where; absent when released, or when its worker is gone.
-    pub target: Option<Target>,
-    /// Version of the binding, or the one a commit of the hold will give it.
-    pub version: Version,
-    /// Until it is forgotten if nothing happens; zero for holds, which do not end by time.
-    pub expires_in: Millis,
-    /// The response id by which it was asked for.
-    pub alias: Option<SessionId>,
-}
-
-/// State of a session.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SessionState {
-    /// Chosen for so many requests, none of which was answered yet.
-    Held {
-        /// Requests that own the hold.
-        owners: usize,
-    },
-    /// Pinned.
-    Bound,
-    /// Ended; remembered so that late news cannot raise it.
-    Released,
-}
-
-/// How much there is of everything that grows.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Sizes {
-    /// Sessions held or bound.
-    pub sessions: usize,
-    /// Of these, held.
-    pub holds: usize,
-    /// Releases remembered.
-    pub tombstones: usize,
-    /// Response ids known.
-    pub aliases: usize,
-    /// Workers.
-    pub workers: usize,
-    /// VMs alive.
-    pub vms: usize,
-    /// Nodes seen on xDS.
-    pub nodes: usize,
-    /// Moves remembered.
-    pub moves: usize,
-    /// Uploaded bindings that wait for their worker.
-    pub parked: usize,
-    /// Bound turns that wait for their slot.
-    pub waiting: usize,
-    /// Sessions whose latest change can still be followed.
-    pub journal: usize,
 }
 
 impl State {
@@ -257,92 +199,74 @@ impl State {
     fn dispatch(&mut self, now: Timestamp, command: Command, out: &mut Vec<Effect>) -> Reply {
         match command {
             Command::PutWorker { spec } => {
-                self.put_worker(now, spec, out).map_or_else(Reply::Refused, Reply::Declared)
+                return self.put_worker(now, spec, out).map_or_else(Reply::Refused, Reply::Declared);
             }
-            Command::Told { worker, address, told } => done(self.told(now, &worker, &address, &told, out)),
-            Command::RemoveWorker { id } => done(self.remove_worker(now, &id, out)),
-            Command::DrainWorker { id, deadline } => done(self.drain_worker(now, &id, deadline)),
-            Command::ResumeWorker { id } => done(self.resume_worker(&id)),
+            Command::Told { worker, address, told } => {
+                return done(self.told(now, &worker, &address, &told, out));
+            }
+            Command::RemoveWorker { id } => return done(self.remove_worker(now, &id, out)),
+            Command::DrainWorker { id, deadline } => return done(self.drain_worker(now, &id, deadline)),
+            Command::ResumeWorker { id } => return done(self.resume_worker(&id)),
+            Command::Generation { worker, generation } => {
+                return done(self.number_declaration(now, &worker, generation));
+            }
             Command::Resolved { worker, endpoint, address } => {
-                done(self.resolved(&worker, endpoint, address))
+                return done(self.resolved(&worker, endpoint, address));
             }
-            Command::Probe { worker, endpoint, healthy } => done(self.probe(now, &worker, endpoint, healthy)),
+            Command::Probe { worker, endpoint, healthy } => {
+                return done(self.probe(now, &worker, endpoint, healthy));
+            }
             Command::Gauges { worker, endpoint, slots, strays } => {
-                done(self.gauges(now, &worker, endpoint, slots, strays))
+                return done(self.gauges(now, &worker, endpoint, slots, strays));
             }
-            Command::Kv { worker, rank, inputs } => done(self.kv(now, &worker, rank, inputs, out)),
-            Command::KvLink { worker, rank, link } => done(self.kv_link(now, &worker, rank, link, out)),
+            Command::Kv { worker, rank, inputs } => return done(self.kv(now, &worker, rank, inputs, out)),
+            Command::KvLink { worker, rank, link } => {
+                return done(self.kv_link(now, &worker, rank, link, out));
+            }
             Command::Route { request, prompt, draw } => {
-                match self.wait_for_slot(now, &request, prompt.as_deref(), draw) {
-                    Some(later) => Reply::Later(later),
-                    None => Reply::Route(self.route(now, request, prompt.map(|chain| *chain), draw)),
-                }
+                return self.route_or_wait(now, request, prompt, draw);
             }
             Command::Reserve(ask) => {
-                self.reserve_for_host(now, *ask).map_or_else(Reply::Refused, Reply::Reserved)
+                return self.reserve_for_host(now, *ask).map_or_else(Reply::Refused, Reply::Reserved);
             }
-            Command::ReservationPrefilled { id } => done(self.reservation_prefilled(id)),
-            Command::ReleaseReservation { id } => {
-                self.release_reservation(now, id);
-                Reply::Done
+            Command::ReservationPrefilled { id } => return done(self.reservation_prefilled(id)),
+            Command::Watch { query, salt } => return Reply::Watch(self.watch(&query, salt)),
+            Command::ReleaseSession { id } => return done(self.release_by_hand(now, id)),
+            Command::Apply { writer, bindings } => {
+                return Reply::Applied(self.apply_bindings(now, writer, &bindings));
             }
-            Command::Leave { ticket } => {
-                self.leave(ticket);
-                Reply::Done
-            }
+            Command::TakeNotes => return Reply::Notes(self.take_notes(now)),
+            Command::ReleaseReservation { id } => self.release_reservation(now, id),
+            Command::Leave { ticket } => self.leave(ticket),
             // Whoever's time is up is answered after every command.
-            Command::Due => Reply::Done,
-            Command::Watch { query, salt } => Reply::Watch(self.watch(&query, salt)),
-            Command::ReleaseSession { id } => done(self.release_by_hand(now, id)),
-            Command::Report(report) => {
-                self.report(now, report);
-                Reply::Done
-            }
-            Command::Pages(upload) => {
-                self.take_pages(now, upload);
-                Reply::Done
-            }
-            Command::Generation { worker, generation } => {
-                done(self.number_declaration(now, &worker, generation))
-            }
-            Command::Apply { writer, bindings } => Reply::Applied(self.apply_bindings(now, writer, bindings)),
-            Command::Sharing(sharing) => {
-                self.sharing = sharing;
-                Reply::Done
-            }
-            Command::Claimed { session, hold, claim } => {
-                self.claimed(session, hold, &claim);
-                Reply::Done
-            }
-            Command::TakeNotes => Reply::Notes(self.take_notes(now)),
-            Command::Note(note) => {
-                self.take_note(now, *note);
-                Reply::Done
-            }
-            Command::EarlierLife { all_told } => {
-                self.settling.earlier_life();
-                if all_told {
-                    self.settling.all_told();
-                }
-                Reply::Done
-            }
-            Command::NodeReturned { node, resource } => {
-                self.node_returned(now, &node, resource);
-                Reply::Done
-            }
-            Command::NodeAck { node, resource, version } => {
-                self.node_ack(now, &node, resource, version);
-                Reply::Done
-            }
-            Command::Expire => {
-                self.expire(now);
-                self.tick_kv(now, out);
-                Reply::Done
-            }
+            Command::Due => {}
+            Command::Report(report) => self.report(now, report),
+            Command::Pages(upload) => self.take_pages(now, upload),
+            Command::Sharing(sharing) => self.sharing = sharing,
+            Command::Claimed { session, hold, claim } => self.claimed(session, hold, &claim),
+            Command::Note(note) => self.take_note(now, *note),
+            Command::EarlierLife { all_told } => self.settling.earlier_life_told(all_told),
+            Command::NodeReturned { node, resource } => self.node_returned(now, &node, resource),
+            Command::NodeAck { node, resource, version } => self.node_ack(now, &node, resource, version),
+            Command::Expire => self.expire(now, out),
+        }
+        Reply::Done
+    }
+
+    fn route_or_wait(
+        &mut self,
+        now: Timestamp,
+        request: RouteRequest,
+        prompt: Option<Box<Chain>>,
+        draw: u64,
+    ) -> Reply {
+        match self.wait_for_slot(now, &request, prompt.as_deref(), draw) {
+            Some(later) => Reply::Later(later),
+            None => Reply::Route(self.route(now, request, prompt.map(|chain| *chain), draw)),
         }
     }
 
-    fn expire(&mut self, now: Timestamp) {
+    fn expire(&mut self, now: Timestamp, out: &mut Vec<Effect>) {
         let (sessions, tombstones) = self.sessions.expire(now, EXPIRED_PER_TICK_MAX);
         self.counters.sessions_expired += sessions;
         self.counters.tombstones_expired += tombstones;
@@ -357,6 +281,7 @@ impl State {
             self.end_bookings_of(&dead);
             self.load_changed = true;
         }
+        self.tick_kv(now, out);
     }
 
     /// This life.
@@ -393,68 +318,10 @@ impl State {
         &self.counters
     }
 
-    /// How much there is of everything that grows.
-    #[must_use]
-    pub fn sizes(&self) -> Sizes {
-        Sizes {
-            sessions: self.sessions.live_len(),
-            holds: self.sessions.held_len(),
-            tombstones: self.sessions.graves_len(),
-            aliases: self.aliases.len(),
-            workers: self.workers.len(),
-            vms: self.vms.len(),
-            nodes: self.nodes.len(),
-            moves: self.moves.len(),
-            parked: self.parked.len(),
-            waiting: self.waiting.len(),
-            journal: self.sessions.journal().len(),
-        }
-    }
-
     /// Grows with every change of what xDS serves.
     #[must_use]
     pub const fn xds_version(&self) -> u64 {
         self.xds
-    }
-
-    /// One session; `None` when it is unknown or its time is over.
-    #[must_use]
-    pub fn session(&self, now: Timestamp, id: SessionId) -> Option<SessionView> {
-        self.own_session(now, id).or_else(|| {
-            let behind = self.session_of_alias(now, id)?;
-            Some(SessionView { alias: Some(id), ..self.own_session(now, behind.id)? })
-        })
-    }
-
-    fn own_session(&self, now: Timestamp, id: SessionId) -> Option<SessionView> {
-        let session = self.sessions.by_id(id)?;
-        let target = |slot: Slot| Some(self.workers.by_hash(slot.worker)?.target(slot));
-        let view = |state, slot: Option<Slot>, version, expires_in| SessionView {
-            id,
-            rank_hash: session.rank_hash,
-            state,
-            target: slot.and_then(target),
-            version,
-            expires_in,
-            alias: None,
-        };
-        if let Some(hold) = &session.hold {
-            let state = SessionState::Held { owners: hold.owners.len() };
-            return Some(view(state, Some(hold.slot), hold.version, Millis(0)));
-        }
-        let record = session.record.filter(|record| !record.is_expired(now))?;
-        let state = if record.slot().is_some() { SessionState::Bound } else { SessionState::Released };
-        Some(view(state, record.slot(), record.version, record.deadline.since(now)))
-    }
-
-    /// Whether requests can be placed.
-    #[must_use]
-    pub fn ready(&self) -> Readiness {
-        match (self.workers.iter().next(), self.workers.iter().any(Worker::is_usable)) {
-            (None, _) => Readiness::NoWorker,
-            (Some(_), false) => Readiness::AllDown,
-            (Some(_), true) => Readiness::Ready,
-        }
     }
 }
 

@@ -83,9 +83,9 @@ impl State {
         &mut self,
         now: Timestamp,
         writer: u64,
-        bindings: Vec<Binding>,
+        bindings: &[Binding],
     ) -> Vec<Outcome> {
-        let outcomes = bindings.into_iter().map(|binding| self.apply_binding(now, writer, binding));
+        let outcomes = bindings.iter().map(|binding| self.apply_binding(now, writer, binding));
         let outcomes: Vec<Outcome> = outcomes.collect();
         for outcome in &outcomes {
             *match outcome {
@@ -100,11 +100,11 @@ impl State {
         outcomes
     }
 
-    fn apply_binding(&mut self, now: Timestamp, writer: u64, binding: Binding) -> Outcome {
+    fn apply_binding(&mut self, now: Timestamp, writer: u64, binding: &Binding) -> Outcome {
         if binding.expires_in_ms == Millis(0) || !self.plausible(binding.version) {
             return Outcome::Rejected;
         }
-        let Some(place) = self.place_of(now, writer, &binding) else { return Outcome::Parked };
+        let Some(place) = self.place_of(now, writer, binding) else { return Outcome::Parked };
         if let Place::Bound(slot) = place
             && !self.pins_at(slot.worker)
         {

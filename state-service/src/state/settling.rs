@@ -43,9 +43,10 @@ impl Settling {
         self.earlier_life = true;
     }
 
-    /// No worker of the earlier life is missing.
-    pub(super) const fn all_told(&mut self) {
-        self.all_told = true;
+    /// There was one, and perhaps all of its workers are told.
+    pub(super) const fn earlier_life_told(&mut self, all_told: bool) {
+        self.earlier_life();
+        self.all_told |= all_told;
     }
 
     /// A worker is declared that was not.
