@@ -217,7 +217,7 @@ fn clients_and_logs_are_told_how_much_was_cached_where_the_request_went() {
     );
     assert_eq!(
         told(World::new(), "route held w1 rank 5 v1 hold 9 overlap 0/52; answer 200"),
-        "x-rankpin-served: w1;rank=5;reason=overlap;blocks=0/52] | w1;r=5;why=routed_held;blocks=0/52"
+        "x-rankpin-served: w1;rank=5;reason=kv_aware;blocks=0/52] | w1;r=5;why=routed_held;blocks=0/52"
     );
     // Another worker has something else.
     assert_eq!(

@@ -15,8 +15,10 @@ use crate::session::Session;
 use crate::time::{Millis, Timestamp};
 use crate::vm::{Dialled, Plan, Verdict, Vm};
 
-/// Why a slot was chosen for what it has cached, to clients.
+/// Why a slot was chosen, to clients: for what it has cached of the prompt.
 const OVERLAP: &str = "overlap";
+/// The same where it has nothing of it.
+const KV_AWARE: &str = "kv_aware";
 
 /// How an answer's head came about.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -304,7 +306,11 @@ fn target(directory: &Directory, (worker, rank): (u64, Option<Rank>)) -> Option<
 /// Text of the header that tells the client who served: `w0;rank=3;reason=pinned`, or `w0;rank=3;reason=overlap;blocks=41/52`.
 fn told(target: &Target, why: Counter, overlap: Option<Overlap>) -> String {
     let rank = target.rank.map_or_else(String::new, |rank| format!(";rank={rank}"));
-    let reason = if overlap.is_some() { OVERLAP } else { why.word() };
+    let reason = match overlap {
+        Some(Overlap { blocks: 0, .. }) => KV_AWARE,
+        Some(_) => OVERLAP,
+        None => why.word(),
+    };
     let blocks = overlap.map_or_else(String::new, blocks);
     format!("{}{rank};reason={reason}{blocks}", target.worker)
 }
