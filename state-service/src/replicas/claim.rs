@@ -12,8 +12,8 @@ use tokio::time::sleep;
 
 /// Claims that wait for their call. Past it a turn goes on without: whose binding is the newer one is seen later.
 pub(super) const WAITING_MAX: usize = 4096;
-/// Calls under way at once; meanwhile the next batch gathers.
-const CALLS_MAX: usize = 4;
+/// Calls under way at once; meanwhile the next batch gathers. The server does one at a time: more would only be smaller.
+const CALLS_MAX: usize = 2;
 
 /// What became of a hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

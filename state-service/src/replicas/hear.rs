@@ -9,6 +9,9 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::time::sleep;
 
+/// What comes is gathered for so long: others tell every few milliseconds, and hearing each of them by itself would cost every replica
+/// as much as there are others.
+const GATHER: Duration = Duration::from_millis(10);
 /// Pause after a call that failed.
 const RETRY: Duration = Duration::from_millis(50);
 
@@ -57,7 +60,11 @@ async fn follow(service: &Service, replicas: &Replicas, mut cursor: StreamId) {
             Ok(followed) if followed.gap => return,
             Ok(followed) => {
                 cursor = followed.cursor;
+                let came = !followed.entries.is_empty();
                 take(service, replicas, followed.entries).await;
+                if came {
+                    sleep(GATHER).await;
+                }
             }
             Err(error) => {
                 tracing::debug!(%error, "not heard");

@@ -3,10 +3,10 @@
 local now, claim_ms, linger = now_ms(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 local answers = {now, redis.call('GET', KEYS[1]) or ''}
 
-local function claimed(key, text)
+local function claimed(key, text, binding)
   text = with_deadline(text, now + claim_ms)
   redis.call('HSET', key, 'c', text)
-  keep(key, claim_ms + linger)
+  keep(key, now, claim_ms, linger, binding)
   return 'c' .. text
 end
 
@@ -28,10 +28,10 @@ local function answer(key, proposal)
   if claim and is_live(claim, now) then
     -- Asked again by who has it: the answer to its first asking was lost.
     if string.sub(claim, 17, 32) ~= string.sub(proposal, 17, 32) then return 'h' .. claim end
-    return claimed(key, string.sub(claim, 1, BEFORE_DEADLINE) .. string.sub(claim, COMPARED + 1))
+    return claimed(key, string.sub(claim, 1, BEFORE_DEADLINE) .. string.sub(claim, COMPARED + 1), binding)
   end
   local text = raised(proposal, {b = binding, c = claim})
-  return text and claimed(key, text) or 'x'
+  return text and claimed(key, text, binding) or 'x'
 end
 
 for nth = 2, #KEYS do answers[nth + 1] = answer(KEYS[nth], ARGV[nth + 2]) end

@@ -3,13 +3,13 @@
 local now, claim_ms, linger = now_ms(ARGV[1]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local letters = {}
 for nth = 2, #KEYS do
-  local key, _, claim, foreign = KEYS[nth], read(KEYS[nth])
+  local key, binding, claim, foreign = KEYS[nth], read(KEYS[nth])
   local own = not foreign and claim and version(claim) == ARGV[nth + 3]
   if own and ARGV[2] == 'end' then
     redis.call('HDEL', key, 'c')
   elseif own then
     redis.call('HSET', key, 'c', string.sub(claim, 1, BEFORE_DEADLINE) .. hex(now + claim_ms) .. string.sub(claim, COMPARED + 1))
-    keep(key, claim_ms + linger)
+    keep(key, now, claim_ms, linger, binding)
   end
   letters[nth - 1] = own and 'y' or 'n'
 end

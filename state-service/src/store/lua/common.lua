@@ -72,9 +72,12 @@ local function read(key)
   return got[1] or nil, got[2] or nil, not (fits(got[1]) and fits(got[2]))
 end
 
--- The key lives so long at least.
-local function keep(key, ms)
-  if redis.call('PTTL', key) < ms then redis.call('PEXPIRE', key, whole(ms)) end
+-- A key lives until the end of the last text in it, and a while beyond. One was written that ends in so many ms; `other` is the other
+-- one, if there is one: what ends later has seen to it already.
+local function keep(key, now, ms, linger, other)
+  if not other or greater(hex(now + ms), string.sub(other, BEFORE_DEADLINE + 1, COMPARED)) then
+    redis.call('PEXPIRE', key, whole(ms + linger))
+  end
 end
 
 -- The id of the log's last entry. Fails, before anything is written, where the key is no stream.

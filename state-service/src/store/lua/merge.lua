@@ -19,8 +19,8 @@ local function merge(key, theirs, expires_in)
   if foreign then return 'x' end
   if not ours or greater(theirs, ours) then
     redis.call('HSET', key, 'b', theirs)
-    keep(key, expires_in + linger)
     changed[#changed + 1] = string.sub(key, -32) .. ' ' .. theirs
+    keep(key, now, expires_in, linger, claim)
   end
   if claim and not greater(version(claim), version(theirs)) then redis.call('HDEL', key, 'c') end
   return judge(ours, theirs)
