@@ -99,9 +99,9 @@ async fn accept(
 
 async fn carry(mut near: TcpStream, to: SocketAddr, way: watch::Receiver<Way>) {
     if *way.borrow() == Way::Cut {
-        return reset(near);
+        return reset(&near);
     }
-    let Ok(mut far) = TcpStream::connect(to).await else { return reset(near) };
+    let Ok(mut far) = TcpStream::connect(to).await else { return reset(&near) };
     // Both fail only when the connection is gone already.
     let _ = (near.set_nodelay(true), far.set_nodelay(true));
     let mut cut = way.clone();
@@ -115,8 +115,8 @@ async fn carry(mut near: TcpStream, to: SocketAddr, way: watch::Receiver<Way>) {
         }
     };
     if !whole {
-        reset(near);
-        reset(far);
+        reset(&near);
+        reset(&far);
     }
 }
 
@@ -143,8 +143,8 @@ async fn pump(mut from: ReadHalf<'_>, mut to: WriteHalf<'_>, mut way: watch::Rec
     }
 }
 
-/// Ends with a reset instead of a close.
-fn reset(stream: TcpStream) {
+/// When it is dropped it ends with a reset instead of a close.
+fn reset(stream: &TcpStream) {
     // It fails only when the connection is gone already.
     let _ = stream.set_zero_linger();
 }

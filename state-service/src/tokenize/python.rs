@@ -42,7 +42,7 @@ pub(crate) fn method(state: &mut State, value: &Value, name: &str, args: &[Value
         check_format(text, '{', args)?;
     }
     if let ("join", Some(joiner), [items]) = (name, value.as_str(), args) {
-        return joined(items, joiner, |item| Ok(item)).map(Value::from);
+        return joined(items, joiner, Ok).map(Value::from);
     }
     minijinja_contrib::pycompat::unknown_method_callback(state, value, name, args)
 }

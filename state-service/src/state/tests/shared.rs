@@ -166,7 +166,7 @@ fn loads_are_noted_once_and_again_after_a_while() {
     // Nothing changed, but its lease is to be renewed.
     one.report("B", Vec::new(), Vec::new());
     notes(&mut one);
-    one.now = one.now + Millis(5000);
+    one.now += Millis(5000);
     one.report("B", Vec::new(), Vec::new());
     assert_eq!(notes(&mut one), [Note::Load { caller: caller("B"), seq: 2, in_flight: Vec::new() }]);
 }
