@@ -1,5 +1,5 @@
 //! The store's client against a real Redis: what its scripts promise to replicas, and what becomes of calls when the server is
-//! stopped, killed, empty, locked, or full of another program's data.
+//! stopped, killed, empty, locked, or full of another program's data. And replicas of the service on it, as processes.
 
 mod access;
 mod away;
@@ -10,6 +10,7 @@ mod foreign;
 mod lives;
 mod merge;
 mod model;
+mod replicas;
 mod snapshot;
 mod support;
 mod tls;
