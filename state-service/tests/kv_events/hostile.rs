@@ -112,7 +112,7 @@ fn a_removal_that_cannot_be_read_clears() {
 fn clears_in_a_row_are_one() {
     let cleared = || Value::Array(vec!["AllBlocksCleared".into()]);
     let unreadable = Value::Array(vec!["BlockRemoved".into()]);
-    let many = |events: Vec<Value>| events_of(vec![events, vec![good(), cleared(), cleared()]].concat());
+    let many = |events: Vec<Value>| events_of([events, vec![good(), cleared(), cleared()]].concat());
     let row = (0..100_000).map(|_| cleared()).chain([unreadable]).collect();
     let (events, skips) = many(row);
     let [KvEvent::Cleared, KvEvent::Removed { .. }, KvEvent::Cleared] = &events[..] else {
