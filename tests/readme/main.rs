@@ -1,4 +1,4 @@
-//! The README's console blocks, run in order as a newcomer would, in one shell in the repository's root.
+//! The console blocks of the README, and then of docs/KV.md, run in order as a newcomer would, in one shell in the repository's root.
 //!
 //! They use the default ports, so the shell gets a network namespace of its own; where that is not allowed, the ports must be
 //! free. The block that runs the tests is left out (this is that run). What a block prints is checked where the README promises it.
@@ -52,18 +52,33 @@ const LONGEST: Duration = Duration::from_secs(1200);
 
 #[tokio::test]
 async fn every_console_block_works_as_printed() {
-    let readme = std::fs::read_to_string(artifacts::root().join("README.md")).unwrap();
-    let all = commands(&readme);
-    assert!(all.len() >= 10, "the README has its console blocks: {all:?}");
-    let run: Vec<String> = all.into_iter().filter(|command| command != "cargo xtask test").collect();
+    let all =
+        run("README.md", &["\"w0\"", "chat.completion", "rankpin.requests.routed_held: 1", "\"state\":"])
+            .await;
+    assert!(all >= 10, "the README has its console blocks: {all}");
+    // With what the README built, and on the same ports.
+    let kv = [
+        "x-engine-rank",
+        "\"cached_tokens\":512",
+        "rankpin_prompts_total{pool=\"default\",source=\"local\"} 2",
+    ];
+    assert!(run("docs/KV.md", &kv).await >= 8, "KV.md has its console blocks");
+}
+
+/// Runs a page's blocks, and looks for what it promises; how many commands there are.
+async fn run(page: &str, promises: &[&str]) -> usize {
+    let text = std::fs::read_to_string(artifacts::root().join(page)).unwrap();
+    let all = commands(&text);
+    let run: Vec<String> = all.iter().filter(|command| *command != "cargo xtask test").cloned().collect();
     let scratch = Scratch::new().unwrap();
     let mut shell = Child::spawn("readme", shell(&script(&run)), &scratch.path().join("readme.log")).unwrap();
-    let status = wait_within(LONGEST, "the README's blocks to end", async || shell.exited()).await;
+    let status = wait_within(LONGEST, "the page's blocks to end", async || shell.exited()).await;
     let text = shell.output();
-    assert!(status.is_ok_and(|status| status.success()), "{text}");
-    for promised in ["\"w0\"", "chat.completion", "rankpin.requests.routed_held: 1", "\"state\":"] {
-        assert!(text.contains(promised), "no {promised} in:\n{text}");
+    assert!(status.is_ok_and(|status| status.success()), "{page}: {text}");
+    for promised in promises {
+        assert!(text.contains(promised), "{page}: no {promised} in:\n{text}");
     }
+    all.len()
 }
 
 /// A shell for the script, in a network namespace of its own where that is allowed.
