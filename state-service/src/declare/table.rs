@@ -41,11 +41,11 @@ declare! {
     ID: "id", Kind::Form { forms: NAME_ALLOWED }, "stable across restarts of the engine; in `PUT` the path says it", "";
     POOL: "pool", Kind::Form { forms: NAME_ALLOWED }, "the pool it belongs to; left out: `default`", "";
     URL: "url", Kind::Form { forms: super::url::URL_ALLOWED },
-        "instead of `endpoints`, of a vLLM or SGLang that serves without TLS: ranks, engine version and block size are read from it \
+        "instead of `endpoints` (beside it only the one a `GET` shows), of a vLLM or SGLang that serves without TLS: ranks, engine version and block size are read from it \
          (`/kv_event_sources`, `/metrics`, `/server_info`, `/version`), again every 10 s; until it answers it is one rank",
         "three small requests to the worker every 10 s";
     BLOCK_SIZE: "block_size", Kind::Form { forms: "a whole number in 1..=1048576" },
-        "tokens a block, as the engine behind `url` told; not for you to say", "";
+        "tokens a block, as the engine behind `url` told; said by you it counts until it tells, without `url` not at all", "";
     ADDRESS: "endpoints[].address", Kind::Form { forms: ADDRESS_ALLOWED },
         "where Envoy dials it, and probes and scrapes go; must be given, for 1..=64 endpoints, unless `url` is", "";
     DP_SIZE: "endpoints[].dp_size", integer(1, 1, RANKS_MAX, "ranks"),

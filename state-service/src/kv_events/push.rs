@@ -119,6 +119,16 @@ fn stored(fields: &mut Fields<'_>, faults: &mut Faults) -> Option<KvEvent> {
     if !given {
         faults.add(&fields.at("block_size"), "is missing".to_owned(), "tokens of a block");
     }
+    if let (Some(hashes), Some(tokens), Some(size)) = (&hashes, &tokens, block_size)
+        && hashes.len().checked_mul(size as usize) != Some(tokens.len())
+    {
+        let problem = format!("has {} entries", tokens.len());
+        faults.add(
+            &fields.at("tokens"),
+            problem,
+            "block_size tokens for each hash: a last block that is not full is left out",
+        );
+    }
     let tier = fields.choice_or(faults, "tier", TIERS, Tier::Gpu);
     let lora = fields.short_text(faults, "lora", TEXT_BYTES_MAX).map(Box::from);
     let salt = fields.short_text(faults, "salt", TEXT_BYTES_MAX).map(Box::from);
@@ -252,6 +262,19 @@ mod tests {
         // One of a list is enough: a body of texts would be a million faults.
         assert!(!told.contains("tokens[1]") && !told.contains("hashes[1]"));
         assert_eq!(told.matches("block_size").count(), 1);
+    }
+
+    #[test]
+    fn tokens_are_so_many_as_their_blocks_hold() {
+        let stored = |tokens: Value| {
+            read(&json!({"worker": "w0", "seq": 0, "events": [
+                {"type": "cleared"}, {"type": "stored", "hashes": [1, 2], "tokens": tokens, "block_size": 2}]}))
+        };
+        assert!(stored(json!([1, 2, 3, 4])).is_ok());
+        for wrong in [json!([1, 2, 3]), json!([1, 2, 3, 4, 5])] {
+            let told = stored(wrong).expect_err("accepted");
+            assert!(told.starts_with("events[1].tokens: has "), "{told}");
+        }
     }
 
     #[test]

@@ -15,7 +15,8 @@ const FAULTS: &str = "Faults: POST /control/fault {\"fault\":\"VALUE\",\"times\"
 request. VALUE: slow=MS, 500, 502, 503, 504, 503-retry-after=S, 429=S, reset, hang, die-mid-stream; only ordered: health-hang, \
 health-503.\n\nFaults of cache events: POST /control/kv-events {\"fault\":\"VALUE\",\"rank\":N or null}, GET shows, DELETE heals. VALUE: drop=N (not \
 sent, can be replayed), lose=N (nor replayed), duplicate=N, stall or stall=MS, silent, close, open, restart (empty cache, sequence 0), \
-tick (an empty batch).\n\nMore: tests/engine/README.md.";
+tick (an empty batch), fill=N (as if N prompts of 16 blocks had been asked), publish with \"payload\":\"BASE64\" (these bytes as the next \
+batch).\n\nMore: tests/engine/README.md.";
 
 /// The wire of a vLLM, SGLang or TensorRT-LLM server without a GPU: ranks, prefix caches, faults on demand.
 #[derive(Debug, Parser)]
