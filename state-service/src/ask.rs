@@ -123,6 +123,9 @@ fn refusal(problem: &Value) -> String {
     said
 }
 
+/// The column that only prompts fill.
+const CACHED: usize = 5;
+
 /// An explanation for people.
 #[must_use]
 pub fn table(answer: &Value) -> String {
@@ -165,22 +168,47 @@ fn half(answer: &Value) -> String {
 
 fn candidates(answer: &Value) -> String {
     let all = answer.get("candidates").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
-    let mut rows = vec![["WORKER", "RANK", "STATE", "LOAD", "SCORE", "LEFT OUT BY"].map(str::to_owned)];
+    let by_prompt = all.iter().any(|one| one.get("overlap").is_some_and(Value::is_object));
+    let heads = [
+        "WORKER",
+        "RANK",
+        "STATE",
+        "LOAD",
+        if by_prompt { "COST" } else { "SCORE" },
+        "CACHED",
+        "LEFT OUT BY",
+    ];
+    let mut rows = vec![heads.map(str::to_owned)];
     for one in all {
         let removed = one.get("removed_by").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
         let removed = removed.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(", ");
         let [worker, rank, state, load, score] =
             ["worker", "rank", "state", "load", "score"].map(|n| plain(one, n));
-        rows.push([worker, rank, state, load, score, removed]);
+        let score = if by_prompt { cost(one) } else { score };
+        rows.push([worker, rank, state, load, score, cached(one), removed]);
     }
+    // Where no prompt was looked for, nothing is said of caches.
+    let shown = |column: usize| column != CACHED || by_prompt;
     let width =
         |column: usize| rows.iter().filter_map(|row| row.get(column)).map(String::len).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..6).map(width).collect();
-    let line = |row: &[String; 6]| {
-        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}"));
+    let line = |row: &[String; 7]| {
+        let cells = (0..).zip(row).filter(|(column, _)| shown(*column));
+        let cells = cells.map(|(column, cell)| format!("{cell:<width$}", width = width(column)));
         cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
     };
     rows.iter().map(line).collect::<Vec<_>>().join("\n")
+}
+
+/// Blocks of the prompt that a slot caches, of all.
+fn cached(one: &Value) -> String {
+    one.get("overlap")
+        .map_or_else(|| "-".to_owned(), |held| format!("{}/{}", plain(held, "blocks"), plain(held, "of")))
+}
+
+/// In blocks.
+fn cost(one: &Value) -> String {
+    let cost = one.get("score").and_then(Value::as_u64);
+    cost.map_or_else(|| "-".to_owned(), |cost| format!("{}.{:02}", cost / 10_000, cost % 10_000 / 100))
 }
 
 fn target(target: &Value) -> String {
@@ -237,6 +265,22 @@ mod tests {
         assert_eq!(table(&json!({"passed": true})), "the filter lets it pass as it is");
         let answered = json!({"answered": {"status": 404, "body": {"error": 1}}});
         assert_eq!(table(&answered), r#"the filter answers 404 itself: {"error":1}"#);
+    }
+
+    #[test]
+    fn under_kv_aware_the_table_has_what_each_slot_caches_and_costs() {
+        let held = |blocks: u32| json!({"blocks": blocks, "of": 52});
+        let answer = json!({"candidates": [
+            {"worker": "w1", "rank": 3, "state": "ready", "load": 9, "score": 125_000, "overlap": held(41), "removed_by": ["load"]},
+            {"worker": "w1", "rank": 4, "state": "ready", "load": 0, "score": 1_561_900, "overlap": held(0)},
+            {"worker": "w2", "state": "down", "load": 0, "overlap": held(0), "removed_by": ["state"]},
+        ]});
+        expect![[r#"
+            WORKER  RANK  STATE  LOAD  COST    CACHED  LEFT OUT BY
+            w1      3     ready  9     12.50   41/52   load
+            w1      4     ready  0     156.19  0/52
+            w2      -     down   0     -       0/52    state"#]]
+        .assert_eq(&candidates(&answer));
     }
 
     #[test]

@@ -28,6 +28,7 @@ const PATH_DEFAULT: &str = "/v1/chat/completions";
 #[derive(Clone, Debug)]
 pub struct Question {
     config: FilterConfig,
+    pool: Option<PoolName>,
     headers: Vec<(String, String)>,
     body: Option<String>,
 }
@@ -67,14 +68,14 @@ fn question(value: &Value, faults: &mut Faults) -> Option<Question> {
     let pool = fields.parsed(faults, "pool", declare::NAME_ALLOWED, PoolName::parse);
     fields.close(faults);
     let mut config = config?;
-    if let Some(pool) = pool {
-        config.pool_by = PoolBy::Fixed(pool);
+    if let Some(pool) = &pool {
+        config.pool_by = PoolBy::Fixed(pool.clone());
     }
     if config.trust == Trust::Nobody {
         // There those headers are stripped before the filter runs.
         headers.retain(|(name, _)| !header::TRUSTED.contains(&name.as_str()));
     }
-    Some(Question { config, headers, body })
+    Some(Question { config, pool, headers, body })
 }
 
 fn config(value: Option<&Value>, faults: &mut Faults) -> Option<FilterConfig> {
@@ -113,6 +114,12 @@ fn header(pair: &Value, path: &str, faults: &mut Faults) -> Option<(String, Stri
 }
 
 impl Question {
+    /// The pool that was named, whatever the filter would find.
+    #[must_use]
+    pub const fn pool(&self) -> Option<&PoolName> {
+        self.pool.as_ref()
+    }
+
     /// Runs the filter on it. `answer` is asked at most once, and only for a dry run.
     pub fn run(
         &self,

@@ -90,7 +90,7 @@ pub struct CandidateShown {
     pub state: WorkerState,
     /// In flight, waiting and what recent failures count as, in requests.
     pub load: u64,
-    /// What the policy compared, lower is better (under `kv_aware` ten-thousandths of a block); absent where it compares nothing or the candidate was left out.
+    /// What the policy compared, lower is better (under `kv_aware` ten-thousandths of a block); absent where it compares nothing or the candidate was left out, but for its load under `kv_aware`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub score: Option<u64>,
     /// How much of the prompt it caches, where that was looked for.

@@ -18,5 +18,6 @@ pub async fn explain(
     let question = explain::parse(&body).map_err(|faults| {
         invalid_faults("explain_invalid", "The request to explain is not valid", &faults)
     })?;
+    service.check_pool(question.pool())?;
     Ok(json(&service.explain(&question).await.to_json()))
 }

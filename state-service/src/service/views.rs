@@ -10,7 +10,7 @@ use crate::state::{Readiness, SessionView, StateError, Worker};
 use crate::store::Standing;
 use routing::contract::{Fleet, Outcome, PoolInfo, RouteReply, Target, Topology, WorkerState};
 use routing::directory::Directory;
-use routing::id::{Cursor, SessionId, WorkerId};
+use routing::id::{Cursor, PoolName, SessionId, WorkerId};
 use serde::Serialize;
 use serde_json::Value;
 use std::sync::PoisonError;
@@ -98,6 +98,18 @@ impl Service {
         let state = self.lock();
         let unknown = || Problem::from(&StateError::UnknownSession { prefix: id.prefix() });
         state.session(self.clock.now(), id).ok_or_else(unknown)
+    }
+
+    /// Whether there is such a pool, where one is named.
+    ///
+    /// # Errors
+    /// [`Problem`]: there is not; it names those there are.
+    pub fn check_pool(&self, named: Option<&PoolName>) -> Result<(), Problem> {
+        let state = self.lock();
+        let unknown = named.filter(|named| state.pools().all(|pool| pool.name != **named));
+        let Some(pool) = unknown.cloned() else { return Ok(()) };
+        let declared = state.pools().map(|pool| pool.name.as_str()).collect::<Vec<_>>().join(", ");
+        Err(Problem::from(&StateError::UnknownPool { pool, declared }))
     }
 
     /// What would become of a described request. Nothing is changed, counted or kept.

@@ -89,15 +89,16 @@ impl State {
     ) -> Explanation {
         let compared = compared(asked, verdict) == Some(Policy::KvAware);
         let shown = |one: Compared<'_>| {
-            let left = one.removed_by.is_empty() && compared;
             let mut removed_by = one.removed_by;
             removed_by.sort_unstable();
+            // What a slot would have cost that carries too much is what people ask first.
+            let counts = compared && removed_by.iter().all(|why| *why == Removal::Load);
             CandidateShown {
                 worker: one.worker.id().clone(),
                 rank: one.worker.target(one.slot).rank,
                 state: one.worker.state(),
                 load: one.requests,
-                score: left.then_some(one.cost),
+                score: counts.then_some(one.cost),
                 overlap: asked.looked.filter(|looked| looked.has_blocks()).map(|_| one.overlap),
                 removed_by,
             }

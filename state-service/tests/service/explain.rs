@@ -178,6 +178,15 @@ async fn what_the_filter_answers_itself_is_told() {
 }
 
 #[tokio::test]
+async fn a_pool_that_is_not_there_is_told_with_those_that_are() {
+    let api = Api::new();
+    let answer = api.control(Method::POST, "/v1/explain", json!({"pool": "nope"}).to_string()).await;
+    assert_eq!((answer.status.as_u16(), &answer.json()["code"]), (422, &json!("unknown_pool")));
+    let detail = answer.json()["detail"].as_str().unwrap().to_owned();
+    assert!(detail.contains("nope") && detail.contains("default"), "{detail}");
+}
+
+#[tokio::test]
 async fn every_fault_of_a_question_is_told_with_its_path() {
     let api = Api::new();
     let question = json!({

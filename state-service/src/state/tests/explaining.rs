@@ -137,7 +137,8 @@ fn agrees(shown: &Explanation, reply: &RouteReply) {
     }
     let chosen = shown.candidates.iter().find(|one| one.worker == choice.worker).unwrap();
     assert!(chosen.removed_by.is_empty(), "{shown:?}");
-    let scores = || shown.candidates.iter().filter_map(|one| one.score);
+    let scores =
+        || shown.candidates.iter().filter(|one| one.removed_by.is_empty()).filter_map(|one| one.score);
     if !shown.reason.contains("device") && scores().next().is_some() && chosen.score.is_some() {
         assert_eq!(chosen.score, scores().min(), "{shown:?}");
     }
