@@ -389,6 +389,10 @@ impl KvStream {
 
     fn tick(&mut self, now: Timestamp, out: &mut Vec<Effect>) {
         self.leave(now, out);
+        if !self.cold {
+            // Made whole by its publisher, with a first batch or a clear.
+            self.retry = Retry::default();
+        }
         if self.asking.as_ref().is_some_and(|asking| asking.is_late(now)) {
             let attempt = self.attempt;
             self.replay_failed(now, attempt, ReplayFailure::Broken, out);
@@ -396,10 +400,10 @@ impl KvStream {
             self.ask(now, Doubt::Repair, VecDeque::new(), out);
         } else if self.asking.is_none() && self.check_at.is_some_and(|at| now >= at) {
             self.check_at = Some(now + IDLE_CHECK);
-            // What a cold slot asks for in its time says more.
-            let may = self.replays != Replays::None && !self.retry.is_planned();
-            if self.next.is_some() && may {
-                self.ask(now, Doubt::Idle, VecDeque::new(), out);
+            // What would repair a cold slot tells as much.
+            let doubt = if self.retry.is_planned() { Doubt::Repair } else { Doubt::Idle };
+            if self.next.is_some() && self.replays != Replays::None {
+                self.ask(now, doubt, VecDeque::new(), out);
             }
         }
     }

@@ -177,6 +177,19 @@ fn a_replay_that_is_not_reached_makes_the_slot_cold_once_and_the_live_stream_war
     assert_eq!(rig.stream.trouble(rig.now), None);
 }
 
+/// Found by chance: the slot was made whole by a first batch, and a late attempt to repair it kept the comparison from being made.
+#[test]
+fn what_was_made_whole_needs_no_repair_and_is_compared() {
+    let mut rig = Rig::default();
+    for _ in 0..4 {
+        rig.step(Input::Connected).fail_with(ReplayFailure::Broken);
+    }
+    rig.live(1, 0, vec![stored(0)]);
+    assert!(!rig.stream.is_cold());
+    rig.tick(IDLE_CHECK).answer(ring(2));
+    assert_eq!(rig.slot.held(), [0, 1]);
+}
+
 #[test]
 fn a_repair_that_breaks_off_half_way_leaves_what_is_known() {
     let mut rig = following(3);
