@@ -7,6 +7,7 @@ mod book;
 mod bookings;
 mod choose;
 mod counts;
+mod intake;
 mod look;
 mod recent;
 mod reserve;
@@ -23,11 +24,9 @@ pub(super) use choose::{Compared, slots_of};
 pub(super) use look::{Found, Looked};
 pub use view::Booked;
 
-use super::State;
 use super::binding::Slot;
 use super::blocks::{BlockIndex, KvCounters, SlotId};
 use super::command::Effect;
-use super::error::StateError;
 use super::kv_event::{KvBatch, KvEvent, Tier};
 use super::kv_stream::{self, Cause, Input, KvStream, Link, Trouble};
 use super::workers::{Worker, Workers};
@@ -35,7 +34,6 @@ use crate::config::{KvSettings, ServiceConfig};
 use crate::declare::kv_events::KvEvents;
 use crate::tokenize::approximate::Placements;
 use bookings::Bookings;
-use routing::contract::Policy;
 use routing::id::{PoolName, Rank, WorkerId};
 use routing::time::{Millis, Timestamp};
 use sizes::{Dropped, RankSize, Votes};
@@ -259,93 +257,4 @@ fn key_of(workers: &Workers, slot: Slot) -> Option<Key> {
     let worker = workers.by_hash(slot.worker)?;
     let only = || (worker.spec.rank_count() == 1).then(|| worker.spec.rank_start());
     Some((slot.worker, slot.rank().map(|Rank(rank)| rank).or_else(only)?))
-}
-
-impl State {
-    /// Takes what happened to a rank's events.
-    pub(super) fn kv(
-        &mut self,
-        now: Timestamp,
-        id: &WorkerId,
-        rank: u32,
-        inputs: Vec<Input>,
-        out: &mut Vec<Effect>,
-    ) -> Result<(), StateError> {
-        let worker = self.workers.by_id(id).ok_or_else(|| StateError::UnknownWorker { id: id.clone() })?;
-        let key = (worker.hash, rank);
-        if self.kv.rank(worker, rank).is_none() {
-            return Err(StateError::UnknownRank { worker: id.clone(), rank });
-        }
-        for input in inputs {
-            let effects = self.kv.step(now, key, input);
-            self.kv.carry_out(key, id, effects, out);
-        }
-        self.tell_dropped(now, out);
-        Ok(())
-    }
-
-    /// Takes how a rank's events reach us now.
-    pub(super) fn kv_link(
-        &mut self,
-        now: Timestamp,
-        id: &WorkerId,
-        rank: u32,
-        link: Link,
-        out: &mut Vec<Effect>,
-    ) -> Result<(), StateError> {
-        let worker = self.workers.by_id(id).ok_or_else(|| StateError::UnknownWorker { id: id.clone() })?;
-        let key = (worker.hash, rank);
-        if Kv::is_unasked(worker, rank, link) {
-            return Ok(());
-        }
-        let known = self.kv.rank(worker, rank);
-        let known = known.ok_or_else(|| StateError::UnknownRank { worker: id.clone(), rank })?;
-        known.link = link;
-        let effects = self.kv.step(now, key, Input::Link(link));
-        self.kv.carry_out(key, id, effects, out);
-        Ok(())
-    }
-
-    pub(super) fn tick_kv(&mut self, now: Timestamp, out: &mut Vec<Effect>) {
-        self.kv.bookings.expire(now);
-        let keys: Vec<Key> = self.kv.ranks.keys().copied().collect();
-        for key in keys {
-            let effects = self.kv.step(now, key, Input::Tick);
-            if effects.is_empty() {
-                continue;
-            }
-            let Some(id) = self.workers.by_hash(key.0).map(|worker| worker.spec.id.clone()) else { continue };
-            self.kv.carry_out(key, &id, effects, out);
-        }
-        self.tell_dropped(now, out);
-    }
-
-    /// Streams whose blocks went with an index hear of it.
-    fn tell_dropped(&mut self, now: Timestamp, out: &mut Vec<Effect>) {
-        while let Some(Dropped { key, again }) = self.kv.dropped.pop() {
-            let Some(id) = self.workers.by_hash(key.0).map(|worker| worker.spec.id.clone()) else { continue };
-            let effects = self.kv.step(now, key, Input::Dropped { again });
-            self.kv.carry_out(key, &id, effects, out);
-        }
-    }
-
-    pub(super) fn settle_kv(&mut self, now: Timestamp, hash: u64) {
-        let worker = self.workers.by_hash(hash);
-        let by_events = worker.is_some_and(|worker| self.places_by_events(&worker.spec.pool));
-        self.kv.settle(now, hash, worker, by_events);
-    }
-
-    fn places_by_events(&self, pool: &PoolName) -> bool {
-        self.pools.get(pool).is_some_and(|pool| pool.policy == Policy::KvAware)
-    }
-
-    /// A rank answered a request: if it does so again and again, its events should be heard.
-    pub(super) fn kv_served(&mut self, now: Timestamp, slot: Slot) {
-        let Some(key) = key_of(&self.workers, slot) else { return };
-        // Where nobody chooses by them, nobody misses the events of a rank that is declared off.
-        let missed = |rank: &RankKv| rank.link != Link::Off || self.places_by_events(&rank.pool);
-        if self.kv.ranks.get(&key).is_some_and(missed) {
-            self.kv.step(now, key, Input::Served(1));
-        }
-    }
 }
