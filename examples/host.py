@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
 """A host that keeps bindings of its own in step with rankpin; docs/HOSTS.md says how. Standard library only.
 
+The service is started with `--outside-hosts`.
+
     host.py follow --url http://127.0.0.1:7460 --writer ray-0       print what changes
     host.py bind   --url http://127.0.0.1:7460 --writer ray-0 --workers w0,w1     bind some sessions, and stay
     host.py demo   --url http://127.0.0.1:7460 --workers w0,w1      two hosts, kept in step through a cut
