@@ -20,10 +20,9 @@ use std::time::Duration;
 use tokio::sync::{Notify, mpsc};
 use tokio::time::{Instant, sleep_until};
 
+pub(crate) use crate::state::STORE;
 pub(crate) use claim::Settled;
 
-/// The writer of what came from the store: it is not told what it told.
-pub(crate) const STORE: u64 = 1;
 /// A replica that finds no store at its start serves apart after so long.
 const START_APART: Duration = Duration::from_secs(10);
 /// Claims that wait to be given up. Past it the oldest ends by its time.

@@ -8,6 +8,8 @@ use std::collections::BTreeMap;
 
 /// The writer of what was not applied for anybody.
 pub(super) const OWN: u64 = 0;
+/// The writer of what came from the store that replicas share: it is not told what it told, and where it is nobody else follows.
+pub const STORE: u64 = 1;
 
 /// Sessions by their latest change; the one whose change is oldest is forgotten past `max`.
 #[derive(Debug)]
@@ -49,7 +51,11 @@ impl Journal {
         if self.changes.len() > self.max
             && let Some((number, oldest)) = self.changes.pop_first()
         {
-            self.floor = number;
+            // What only the store could miss, it told: or else replicas that tell everything anew, and so change each other's ends by
+            // the time a message takes, would make each other do so again for ever.
+            if oldest.writer != STORE {
+                self.floor = number;
+            }
             self.of.remove(&oldest.session);
         }
     }

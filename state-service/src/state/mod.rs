@@ -55,6 +55,7 @@ pub use command::{ReservationId, Reserve, Reserved};
 pub use counters::Counters;
 pub use error::StateError;
 pub use gauges::SlotGauges;
+pub use journal::STORE;
 pub use kv::{Booked, KvView};
 pub use limits::{Limits, StateConfig};
 pub use replicated::{Binding, Changes, Outcome, Position};
@@ -186,7 +187,9 @@ impl State {
         if self.sharing != Sharing::Single && self.position() != position {
             out.push(Effect::Recorded);
         }
-        let over = self.sessions.take_claims_over();
+        // Whose claim another one's hold keeps to gives it up.
+        let mut over = self.sessions.take_claims_over();
+        over.retain(|(_, version)| version.writer == self.epoch.0);
         if !over.is_empty() {
             out.push(Effect::ClaimsOver(over));
         }

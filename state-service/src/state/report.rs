@@ -350,13 +350,13 @@ pub(super) enum HoldEnd {
 }
 
 /// What a failed request leaves behind.
-enum Left {
+pub(super) enum Left {
     NotOwned,
     OthersRemain,
     RolledBack,
 }
 
-fn leave(session: &mut Session, owner: Owner, named: Option<HoldId>) -> Left {
+pub(super) fn leave(session: &mut Session, owner: Owner, named: Option<HoldId>) -> Left {
     let Some(hold) = session.hold.as_mut().filter(|hold| named.is_none_or(|named| named == hold.id)) else {
         return Left::NotOwned;
     };

@@ -8,7 +8,7 @@ use super::binding::{Place, Record, Slot};
 use super::judge::{Asked, Seat, is_plausible};
 use super::kv::Looked;
 use super::limits::OWNERS_MAX;
-use super::report::HoldEnd;
+use super::report::{HoldEnd, Left, leave};
 use super::sessions::{Hold, Owner, Room, Session};
 use super::verdict::{Act, Bound, Fresh, Loose, Verdict};
 use super::vms::VmId;
@@ -83,9 +83,13 @@ impl State {
         let mut reply = self.settle(&asked);
         reply.session = behind;
         // Without a place for the one half the other would be held for nothing.
-        if let Some(ask) = request.prefill.filter(|_| reply.target.is_some()) {
-            self.take_unsent(now, seat.vm(), ask.session, None, &ask.unsent);
-            reply.prefill = Some(Box::new(self.settle(&asked.prefill(&ask))));
+        match request.prefill {
+            Some(ask) if reply.target.is_some() => {
+                self.take_unsent(now, seat.vm(), ask.session, None, &ask.unsent);
+                reply.prefill = Some(Box::new(self.settle(&asked.prefill(&ask))));
+            }
+            Some(ask) => self.disown(&asked.prefill(&ask)),
+            None => {}
         }
         if let Some(looked) = looked {
             self.kv.found = looked.into_found();
@@ -143,10 +147,24 @@ impl State {
         self.counters.version_implausible += u64::from(implausible);
         let verdict = self.judge(asked);
         let (version, hold) = self.carry_out(asked, verdict);
+        if hold.is_none() {
+            self.disown(asked);
+        }
         let reply = RouteReply { version, hold, ..self.answer(asked, verdict) };
         self.reserve(asked, verdict.act.slot());
         self.book(asked, verdict.act.slot());
         reply
+    }
+
+    /// It was asked again, after a claim, and answered otherwise: it will not tell how the hold of its first answer ends.
+    fn disown(&mut self, asked: &Asked) {
+        let (Some(session), Some(owner)) = (asked.session, asked.owner()) else { return };
+        let hold = self.sessions.by_id(session.id).and_then(|known| known.hold.as_ref());
+        if !hold.is_some_and(|hold| hold.owners.contains(&owner)) {
+            return;
+        }
+        let left = self.sessions.edit(session.id, session.rank_hash, |known| leave(known, owner, None));
+        self.counters.holds_gave_way += u64::from(matches!(left, Left::RolledBack));
     }
 
     /// Does what a verdict says: version of the binding or hold, and the hold.

@@ -134,7 +134,10 @@ impl State {
             return;
         }
         self.clock = self.clock.max(claim.version.seq);
-        if self.sessions.by_id(session.id).is_none() {
+        // A claim that is not above what is bound here is of a hold that is committed by now, and the store was not told yet: whoever
+        // took that over would hold the session under the version of its binding, which no commit ends.
+        let Some(known) = self.sessions.by_id(session.id) else { return };
+        if known.record.is_some_and(|record| record.version >= claim.version) {
             return;
         }
         let claimed = self.sessions.edit(session.id, session.rank_hash, |known| {
