@@ -219,22 +219,23 @@ impl World {
     /// design until it is idle: the service ignores a release of an older version.
     fn has_moved_on(&self, request: &Request) -> bool {
         use state_service::state::SessionState;
-        let id = self.sessions[request.session].id;
-        let bound = id.and_then(|id| self.service.state.session(self.service_now(), id));
-        let bound = bound.filter(|view| view.state == SessionState::Bound);
-        bound.zip(request.released).is_some_and(|(bound, released)| bound.version > released)
+        let (Some(id), Some(released)) = (self.sessions[request.session].id, request.released) else {
+            return false;
+        };
+        let mut views = self.views(id).filter_map(|(_, view)| view);
+        views.any(|view| view.state == SessionState::Bound && view.version > released)
     }
 
     /// Once quiet: what its client ended is bound no more, unless a turn came after it.
     pub(crate) fn check_ended(&mut self) {
-        use state_service::state::SessionState;
+        use state_service::state::{SessionState, SessionView};
         let mut found = None;
         let sure = |session: &&crate::client::Session| session.ended && session.costs.is_empty();
         for session in self.sessions.iter().filter(sure) {
             let Some(id) = session.id else { continue };
             self.stats.ended += 1;
-            let view = self.service.state.session(self.service_now(), id);
-            if let Some(view) = view.filter(|view| view.state == SessionState::Bound) {
+            let bound = |view: &SessionView| view.state == SessionState::Bound;
+            if let Some(view) = self.views(id).filter_map(|(_, view)| view).find(bound) {
                 found = Some(format!("{view:?}"));
             }
             let pinned = |envoy: &&crate::envoy::Envoy| {

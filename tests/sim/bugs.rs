@@ -1,6 +1,6 @@
 //! Mistakes built in on purpose: each must be noticed, by the invariant that is there for it.
 
-use crate::faults::Bug;
+use crate::planted::Bug;
 use crate::play;
 
 /// Seeds within which each planted bug must be noticed.
@@ -46,7 +46,8 @@ fn lost_ends_are_noticed() {
 
 #[test]
 fn dropped_moves_are_noticed() {
-    is_noticed(Bug::MovesAreDropped, &["Envoys agree in the end", "a session keeps its slot"]);
+    let by = ["Envoys agree in the end", "a session keeps its slot", "pages are where the service is"];
+    is_noticed(Bug::MovesAreDropped, &by);
 }
 
 #[test]
@@ -155,6 +156,38 @@ fn endings_that_are_not_told_are_noticed() {
         Bug::EndingsAreNotTold,
         &["every question has its ending", "nothing is counted for what is over"],
     );
+}
+
+/// Seeds of worlds with replicas within which a planted bug must be noticed.
+const REPLICA_SEEDS: std::ops::Range<u64> = crate::plan::REPLICAS_FROM..crate::plan::REPLICAS_FROM + 100;
+
+#[test]
+fn a_store_that_goes_by_ends_is_noticed() {
+    let by = ["replicas agree in the end", "a session keeps its slot", "pages are where the service is"];
+    is_noticed_in(REPLICA_SEEDS, Bug::LaterEndsWin, &by);
+}
+
+#[test]
+fn first_turns_without_a_claim_are_noticed() {
+    is_noticed_in(REPLICA_SEEDS, Bug::NothingIsClaimed, &["a session keeps its slot"]);
+}
+
+#[test]
+fn a_store_without_its_memory_that_is_told_nothing_is_noticed() {
+    let by = ["replicas agree in the end", "a session keeps its slot"];
+    is_noticed_in(REPLICA_SEEDS, Bug::NothingIsRetold, &by);
+}
+
+#[test]
+fn bindings_left_aside_for_a_slot_of_tomorrow_are_noticed() {
+    let by = ["a session keeps its slot", "replicas agree in the end"];
+    is_noticed_in(REPLICA_SEEDS, Bug::UnknownSlotsAreIgnored, &by);
+}
+
+#[test]
+fn gaps_that_are_ignored_are_noticed() {
+    let by = ["replicas agree in the end", "a session keeps its slot", "pages are where the service is"];
+    is_noticed_in(REPLICA_SEEDS, Bug::GapsAreIgnored, &by);
 }
 
 /// Whoever sees a seed fail can play it again.

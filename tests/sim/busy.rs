@@ -1,6 +1,8 @@
 //! Drains, full caches and the gauges that show them; what must be so of slots that are overloaded.
 
-use crate::faults::{Bug, Cost, Fault};
+use crate::faults::{Cost, Fault};
+use crate::planted::Bug;
+use crate::replicas::Life;
 use crate::world::{Event, World};
 use routing::contract::{Outcome, Policy, RouteReply, WorkerState};
 use routing::id::Rank;
@@ -39,18 +41,18 @@ impl World {
     }
 
     /// A service that died forgot its drains.
-    fn still_drains(&self, worker: usize, life: u64) -> bool {
+    fn still_drains(&self, worker: usize, life: Life) -> bool {
         self.workers[worker].drains && life == self.service.life && self.is_service_up()
     }
 
-    pub(crate) fn drain_over(&mut self, worker: usize, life: u64) {
+    pub(crate) fn drain_over(&mut self, worker: usize, life: Life) {
         if self.still_drains(worker, life) {
             self.fired.count(Fault::DrainOver);
             self.cost_all(Cost::WorkerChanged);
         }
     }
 
-    pub(crate) fn resume(&mut self, worker: usize, life: u64) {
+    pub(crate) fn resume(&mut self, worker: usize, life: Life) {
         if !self.still_drains(worker, life) {
             return;
         }
@@ -122,10 +124,13 @@ impl World {
         }
     }
 
-    pub(crate) fn scraped(&mut self, worker: usize, endpoint: usize, slots: Vec<SlotGauges>) {
-        if self.is_service_up() && self.workers[worker].declared {
+    pub(crate) fn scraped(&mut self, worker: usize, endpoint: usize, slots: &[SlotGauges]) {
+        if self.workers[worker].declared {
             let worker = self.workers[worker].id.clone();
-            self.apply(Command::Gauges { worker, endpoint, slots, strays: 0 });
+            self.at_each_up(|world| {
+                let (worker, slots) = (worker.clone(), slots.to_vec());
+                world.apply(Command::Gauges { worker, endpoint, slots, strays: 0 });
+            });
         }
     }
 
@@ -145,10 +150,12 @@ impl World {
 
     /// Once all is quiet: what was overloaded is so no more, whether its gauges said so or are long silent.
     pub(crate) fn check_overload(&mut self) {
-        let busy = self.service.state.workers().find(|worker| worker.overloaded_slots() > 0);
-        let waiting = self.service.state.workers().find(|worker| worker.waiting() > 0);
-        if let Some(id) = busy.or(waiting).map(|worker| worker.id().to_string()) {
-            self.violate("no overload is left behind", &id);
-        }
+        self.at_each(|world| {
+            let busy = world.service.state.workers().find(|worker| worker.overloaded_slots() > 0);
+            let waiting = world.service.state.workers().find(|worker| worker.waiting() > 0);
+            if let Some(id) = busy.or(waiting).map(|worker| worker.id().to_string()) {
+                world.violate("no overload is left behind", &id);
+            }
+        });
     }
 }

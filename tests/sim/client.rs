@@ -96,6 +96,7 @@ impl World {
             if self.sessions[session].begun { self.rng.per_mille(150) } else { self.rng.per_mille(400) };
         let burst = burst && !alone;
         let requests = if burst { 2 + self.rng.below(4) } else { 1 };
+        self.cost_of_split(session);
         let state = &mut self.sessions[session];
         state.begun = true;
         state.turns_left -= 1;

@@ -28,7 +28,7 @@ impl World {
         self.fired.count(Fault::ServiceClockLeapt);
         self.cost_all(Cost::ServiceSlept);
         // What expired may come back from an Envoy that still pins it, under the version it had there.
-        self.bindings_seen.clear();
+        self.service.bindings_seen.clear();
         self.service.aliases.clear();
         self.service.ahead = Millis(self.service.ahead.0 + by.0);
     }

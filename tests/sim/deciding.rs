@@ -3,7 +3,8 @@
 //! Mirrors `filter/src/downstream.rs`.
 
 use crate::client::Final;
-use crate::faults::{Bug, Fault};
+use crate::faults::Fault;
+use crate::planted::Bug;
 use crate::request::{Phase, Request, View};
 use crate::world::{Event, VmAt, World};
 use routing::contract::RouteReply;
@@ -97,7 +98,8 @@ impl World {
                     let answer = Err(RouteFailure::Timeout);
                     let timed_out = Event::RouteAnswered { request: request.id, call, life: None, answer };
                     self.after(timeout.0, timed_out);
-                    self.send_route(request.id, call, *body, timeout.0);
+                    let to = self.envoys[request.at.envoy].replica;
+                    self.send_route((to, request.id, call), *body, timeout.0);
                 }
                 Effect::SetResponseHeader(name, value) => self.check_told(request, name, &value),
                 Effect::ReportNow => self.report_now(request.at),
@@ -109,7 +111,12 @@ impl World {
         next
     }
 
-    fn send_route(&mut self, request: u64, call: u64, body: routing::contract::RouteRequest, deadline: u64) {
+    fn send_route(
+        &mut self,
+        (to, request, call): (usize, u64, u64),
+        body: routing::contract::RouteRequest,
+        deadline: u64,
+    ) {
         let net = self.net();
         if self.rng.per_mille(net.route_lost) {
             return self.fired.count(Fault::RouteLost);
@@ -121,7 +128,7 @@ impl World {
         if late {
             self.fired.count(Fault::RouteLate);
         }
-        self.after(delay, Event::RouteArrives { request, call, body: Box::new(body) });
+        self.after(delay, Event::RouteArrives { to, request, call, body: Box::new(body) });
     }
 
     pub(crate) fn change_page(&mut self, envoy: usize, change: &PageChange) {

@@ -2,7 +2,8 @@
 //! `answer.rs`.
 
 use crate::answer::{busy, by_engine, by_envoy};
-use crate::faults::{Bug, Cost, Fault};
+use crate::faults::{Cost, Fault};
+use crate::planted::Bug;
 use crate::request::{Dial, Phase, Request};
 use crate::worker::Mode;
 use crate::world::{Event, World};

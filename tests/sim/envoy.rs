@@ -2,7 +2,8 @@
 //!
 //! Mirrors `filter/src/{store,vm,watch,root}.rs`, which hold no decisions: what they hand to `routing`, this hands to it.
 
-use crate::faults::{Bug, Fault};
+use crate::faults::Fault;
+use crate::planted::Bug;
 use crate::watcher::{Seats, Watcher};
 use crate::world::{Event, VmAt, World};
 use routing::config::FilterConfig;
@@ -77,6 +78,10 @@ pub(crate) struct Envoy {
     pub(crate) skew_ms: i64,
     /// When its VMs last had to begin counting anew.
     pub(crate) disturbed: Timestamp,
+    /// The replica that it asks.
+    pub(crate) replica: usize,
+    /// One that it takes for dead.
+    pub(crate) shuns: Option<usize>,
     /// VMs of it that died.
     pub(crate) deaths: u64,
     pub(crate) vms: Vec<VmCell>,
@@ -224,10 +229,11 @@ impl World {
             return self.fired.count(Fault::ReportLost);
         }
         let copies = if self.rng.per_mille(net.report_twice) { 2 } else { 1 };
+        let to = self.envoys[at.envoy].replica;
         for copy in 0..copies {
             let late = self.rng.per_mille(net.report_late);
             let delay = if late { self.rng.within(20, 1900) } else { self.rng.within(1, 6) };
-            self.after(delay, Event::ReportArrives { at, call, report: Box::new(report.clone()) });
+            self.after(delay, Event::ReportArrives { to, at, call, report: Box::new(report.clone()) });
             for (fault, fired) in [(Fault::ReportTwice, copy == 1), (Fault::ReportLate, late)] {
                 if fired {
                     self.fired.count(fault);

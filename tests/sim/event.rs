@@ -2,6 +2,9 @@
 
 use crate::envoy::Discovered;
 use crate::plan::Timed;
+use crate::replicas::Life;
+use crate::replicas::link::{Answer, Ask, Failure};
+use crate::replicas::model::Model;
 use crate::world::VmAt;
 use routing::contract::{PageUpload, Report, RouteReply, RouteRequest, WatchQuery, WatchReply};
 use routing::flow::{AnswerHead, PageChange, RouteFailure};
@@ -28,6 +31,7 @@ pub(crate) enum Event {
         request: u64,
     },
     RouteArrives {
+        to: usize,
         request: u64,
         call: u64,
         body: Box<RouteRequest>,
@@ -35,7 +39,7 @@ pub(crate) enum Event {
     RouteAnswered {
         request: u64,
         call: u64,
-        life: Option<u64>,
+        life: Option<Life>,
         answer: Result<Box<RouteReply>, RouteFailure>,
     },
     Answered {
@@ -53,6 +57,7 @@ pub(crate) enum Event {
     },
     Tick(VmAt),
     ReportArrives {
+        to: usize,
         at: VmAt,
         call: u64,
         report: Box<Report>,
@@ -63,6 +68,7 @@ pub(crate) enum Event {
         good: bool,
     },
     WatchArrives {
+        to: usize,
         at: VmAt,
         call: u64,
         query: WatchQuery,
@@ -73,9 +79,11 @@ pub(crate) enum Event {
         reply: Option<Box<WatchReply>>,
     },
     WatchHeld {
+        to: usize,
         call: u64,
     },
     PagesArrive {
+        to: usize,
         at: VmAt,
         call: u64,
         upload: Box<PageUpload>,
@@ -94,7 +102,7 @@ pub(crate) enum Event {
         dead: Epoch,
     },
     DeclaredAgain {
-        life: u64,
+        life: Life,
         spec: Box<WorkerSpec>,
     },
     MovesAgain {
@@ -105,6 +113,7 @@ pub(crate) enum Event {
         envoy: usize,
     },
     XdsArrives {
+        to: usize,
         envoy: usize,
         known: (Epoch, u64),
     },
@@ -122,11 +131,11 @@ pub(crate) enum Event {
     },
     DrainOver {
         worker: usize,
-        life: u64,
+        life: Life,
     },
     Resume {
         worker: usize,
-        life: u64,
+        life: Life,
     },
     CacheClears {
         worker: usize,
@@ -140,11 +149,11 @@ pub(crate) enum Event {
         slots: Vec<SlotGauges>,
     },
     WaitDue {
-        life: u64,
+        life: Life,
         ticket: Ticket,
     },
     WaiterGone {
-        life: u64,
+        life: Life,
         ticket: Ticket,
     },
     /// A final turn that was refused comes again.
@@ -152,5 +161,82 @@ pub(crate) enum Event {
         session: usize,
         envoy: usize,
     },
-    ServiceIsBack,
+    StoreArrives {
+        life: Life,
+        call: u64,
+        ask: Box<Ask>,
+    },
+    StoreAnswered {
+        life: Life,
+        call: u64,
+        /// And the memory of the store that it comes from.
+        answer: Result<(Box<Answer>, u64), Failure>,
+    },
+    FollowHeld {
+        call: u64,
+    },
+    Reconnect {
+        life: Life,
+        waits: bool,
+        pause: u64,
+    },
+    TellDue {
+        life: Life,
+        due: u64,
+    },
+    HearAgain {
+        life: Life,
+    },
+    RenewDue {
+        life: Life,
+    },
+    BeatDue {
+        life: Life,
+    },
+    ReadyAnyway {
+        life: Life,
+    },
+    ClaimPatience {
+        life: Life,
+        asker: (u64, u64),
+        call: u64,
+    },
+    HealthDue {
+        envoy: usize,
+    },
+    ShunsNobody {
+        envoy: usize,
+    },
+    CutHeals {
+        replica: usize,
+    },
+    StoreIsBack,
+    /// The copy that was made then takes over.
+    StoreCopyLeads {
+        copy: Box<Model>,
+    },
+    /// A replica learns how a worker is declared now.
+    DeclarationComes {
+        replica: usize,
+        worker: usize,
+    },
+    /// Of that one, unless it lives another life by now.
+    ServiceIsBack {
+        life: Life,
+    },
+}
+
+impl Event {
+    /// Too many to be told.
+    pub(crate) const fn is_routine(&self) -> bool {
+        matches!(
+            self,
+            Self::Tick(_)
+                | Self::Expire
+                | Self::HealthDue { .. }
+                | Self::BeatDue { .. }
+                | Self::RenewDue { .. }
+                | Self::TellDue { .. }
+        )
+    }
 }

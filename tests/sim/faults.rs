@@ -83,6 +83,34 @@ pub(crate) enum Fault {
     PromptSent,
     PromptUnread,
     FirstByteTold,
+    ReplicaDied,
+    ReplicaJoined,
+    ReplicaCutOff,
+    ReplicaApart,
+    SplitHealed,
+    StoreDied,
+    StoreForgot,
+    StoreFlushed,
+    StoreFailedOver,
+    DeclaredLater,
+    StoreAway,
+    StoreCallLost,
+    StoreCallLate,
+    StoreReplyLost,
+    EnvoyTurned,
+    ReadyWithoutStore,
+    AllRetold,
+    JournalGap,
+    LogGap,
+    SnapshotRead,
+    BindingHeard,
+    BindingHeardAgain,
+    BindingParked,
+    Claimed,
+    ClaimTimedOut,
+    HeldByAnother,
+    BoundByAnother,
+    AnsweredAnew,
 }
 
 impl Fault {
@@ -164,6 +192,38 @@ impl Fault {
         Self::PromptUnread,
         Self::FirstByteTold,
     ];
+
+    /// Those of replicas and their store.
+    pub(crate) const SHARED: [Self; 28] = [
+        Self::ReplicaDied,
+        Self::ReplicaJoined,
+        Self::ReplicaCutOff,
+        Self::ReplicaApart,
+        Self::SplitHealed,
+        Self::StoreDied,
+        Self::StoreForgot,
+        Self::StoreFlushed,
+        Self::StoreFailedOver,
+        Self::DeclaredLater,
+        Self::StoreAway,
+        Self::StoreCallLost,
+        Self::StoreCallLate,
+        Self::StoreReplyLost,
+        Self::EnvoyTurned,
+        Self::ReadyWithoutStore,
+        Self::AllRetold,
+        Self::JournalGap,
+        Self::LogGap,
+        Self::SnapshotRead,
+        Self::BindingHeard,
+        Self::BindingHeardAgain,
+        Self::BindingParked,
+        Self::Claimed,
+        Self::ClaimTimedOut,
+        Self::HeldByAnother,
+        Self::BoundByAnother,
+        Self::AnsweredAnew,
+    ];
 }
 
 /// How often each kind fired.
@@ -220,59 +280,14 @@ pub(crate) enum Cost {
     Ended,
     /// It hangs on a response id that nobody knew (any more).
     ChainBroken,
+    /// The store did not say in time whose its first slot is.
+    Unclaimed,
+    /// A replica or the store failed before all of them knew its binding, or it was bound meanwhile.
+    Unshared,
 }
 
 /// Whether Envoys may disagree even when all is quiet again. All else must heal by the last touch: a table that is smaller
 /// than what is in use forgets each touch before the other side's comes.
 pub(crate) fn may_last(costs: &BTreeSet<Cost>) -> bool {
     costs.contains(&Cost::Evicted)
-}
-
-/// A mistake built into the world on purpose, to see that an invariant notices it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Bug {
-    /// Pages take every record, whatever its version.
-    PagesIgnoreVersions,
-    /// Each commit comes a second time with another slot.
-    CommitsTwiceElsewhere,
-    /// The rank of the first attempt stays on the next one.
-    RankStaysOnRetry,
-    /// The filter is not told when a client leaves.
-    EndsAreLost,
-    /// The watch drops the moves it is told.
-    MovesAreDropped,
-    /// The second VM finds nothing in the pages, so its pinned turns ask.
-    SecondVmSeesNoPages,
-    /// The watching VM does not tell the service who died.
-    DeadVmsAreNotTold,
-    /// A service that lost its memory never gets the pages it asks for.
-    NoUploads,
-    /// A new watching VM believes that nobody showed gauges before it.
-    NewWatcherTrustsGauges,
-    /// Envoy goes on although the upstream role answered in the host's place.
-    RefusedAttemptsGoOn,
-    /// Touches are lost on their way.
-    TouchesAreLost,
-    /// Touches do not say where the binding is.
-    TouchesNameNoSlot,
-    /// The rank that a caller names does not reach the worker.
-    NamedRanksAreDropped,
-    /// A turn that is served elsewhere this once is taken for its session's new place.
-    SpillsMove,
-    /// What was true before the ranks grew is believed for ever by one Envoy.
-    TopologiesAreDropped,
-    /// Requests that wait for their slot are answered only when their time is up.
-    WaitersAreNotWoken,
-    /// What a request counts on its prefill worker stays when its client leaves before the service answered.
-    PrefillLeaksOnLeaving,
-    /// A release ends whatever binding there is by then.
-    ReleasesAreNotFenced,
-    /// The service is not told what a request demands.
-    DemandsAreDropped,
-    /// An operator's drain does not arrive.
-    DrainsAreForgotten,
-    /// A response id is told of another session.
-    AliasesAreMixedUp,
-    /// The service does not hear that requests are over.
-    EndingsAreNotTold,
 }

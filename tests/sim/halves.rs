@@ -1,6 +1,7 @@
 //! Split pools: who prefills a request, as its decode worker is told, and what must be so of that half.
 
-use crate::faults::{Bug, Fault};
+use crate::faults::Fault;
+use crate::planted::Bug;
 use crate::request::Request;
 use crate::service::TTL;
 use crate::world::World;

@@ -3,7 +3,8 @@
 //! Oracles of its own where that is cheap: who declared which rank, which turn is pinned, which record may follow another.
 
 use crate::client::Session;
-use crate::faults::{Bug, Cost, Fault};
+use crate::faults::{Cost, Fault};
+use crate::planted::Bug;
 use crate::request::{Phase, Request};
 use crate::service::{ALIASES_MAX, TTL};
 use crate::world::World;
@@ -108,14 +109,14 @@ impl World {
         let ids: Vec<_> = self.sessions.iter().flat_map(Session::ids).collect();
         for id in ids {
             let Some(view) = self.service.state.session(self.service_now(), id) else {
-                self.bindings_seen.remove(&id);
+                self.service.bindings_seen.remove(&id);
                 continue;
             };
             if matches!(view.state, SessionState::Held { .. }) {
                 continue;
             }
             let now = (view.version, view.target, view.state == SessionState::Released);
-            let before = self.bindings_seen.insert(id, now.clone());
+            let before = self.service.bindings_seen.insert(id, now.clone());
             let Some(before) = before else { continue };
             // A target is unknown while its worker is not declared.
             let moved = before.1 != now.1 && before.1.is_some() && now.1.is_some() || before.2 != now.2;

@@ -12,6 +12,7 @@ mod client;
 mod clock;
 mod counting;
 mod deciding;
+mod declaring;
 mod dial;
 mod envoy;
 mod event;
@@ -21,9 +22,11 @@ mod invariants;
 mod named;
 mod news;
 mod plan;
+mod planted;
 mod polls;
 mod prompts;
 mod quiet;
+mod replicas;
 mod reports;
 mod request;
 mod restart;
@@ -37,8 +40,9 @@ mod wire;
 mod worker;
 mod world;
 
-use faults::{Bug, Fault, Fired};
+use faults::{Fault, Fired};
 use invariants::Violation;
+use planted::Bug;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -46,6 +50,9 @@ use world::{Stats, World};
 
 /// Seeds of every day.
 const SEEDS: std::ops::Range<u64> = 0..240;
+/// And those with several replicas.
+const REPLICA_SEEDS: std::ops::Range<u64> = plan::REPLICAS_FROM..plan::REPLICAS_FROM + 160;
+
 fn play(seed: u64, bug: Option<Bug>, traced: bool) -> World {
     let mut world = World::new(seed, bug, traced);
     world.run();
@@ -130,6 +137,20 @@ fn add(sum: &mut Stats, stats: &Stats) {
     }
 }
 
+fn assert_none(n: u64, violations: &[(u64, Violation)]) {
+    let mut text: Vec<String> =
+        violations.iter().take(3).map(|(seed, violation)| explain(*seed, None, violation)).collect();
+    text.extend(
+        violations.iter().skip(3).map(|(seed, v)| format!("seed {seed}: {}: {}", v.invariant, v.found)),
+    );
+    assert!(violations.is_empty(), "{} of {n} seeds failed\n{}", violations.len(), text.join("\n"));
+}
+
+fn replica_seeds_wanted() -> std::ops::Range<u64> {
+    let wanted = seeds_wanted();
+    if wanted.start >= plan::REPLICAS_FROM { wanted } else { REPLICA_SEEDS }
+}
+
 fn seeds_wanted() -> std::ops::Range<u64> {
     let Ok(text) = std::env::var("SIM_SEEDS") else { return SEEDS };
     let (from, to) = text.split_once("..").expect("SIM_SEEDS is FROM..TO");
@@ -144,12 +165,7 @@ fn every_seed_keeps_the_invariants() {
     let (n, seconds) = (seeds.end - seeds.start, begun.elapsed().as_secs_f64());
     println!("seeds {seeds:?}: {:.1} seeds/s", n as f64 / seconds);
     println!("{fired:?}\n{stats:?}");
-    let mut text: Vec<String> =
-        violations.iter().take(3).map(|(seed, violation)| explain(*seed, None, violation)).collect();
-    text.extend(
-        violations.iter().skip(3).map(|(seed, v)| format!("seed {seed}: {}: {}", v.invariant, v.found)),
-    );
-    assert!(violations.is_empty(), "{} of {n} seeds failed\n{}", violations.len(), text.join("\n"));
+    assert_none(n, &violations);
     if seeds == SEEDS {
         let never: Vec<Fault> = Fault::ALL.into_iter().filter(|fault| fired.of(*fault) == 0).collect();
         assert!(never.is_empty(), "faults that never fired: {never:?}");
@@ -162,8 +178,27 @@ fn every_seed_keeps_the_invariants() {
 }
 
 #[test]
+fn every_seed_with_replicas_keeps_the_invariants() {
+    let seeds = replica_seeds_wanted();
+    let begun = std::time::Instant::now();
+    let (fired, stats, violations) = play_all(seeds.clone());
+    let (n, seconds) = (seeds.end - seeds.start, begun.elapsed().as_secs_f64());
+    println!("replicas, seeds {seeds:?}: {:.1} seeds/s", n as f64 / seconds);
+    println!("{fired:?}\n{stats:?}");
+    assert_none(n, &violations);
+    if seeds == REPLICA_SEEDS {
+        let never: Vec<Fault> = Fault::SHARED.into_iter().filter(|fault| fired.of(*fault) == 0).collect();
+        assert!(never.is_empty(), "faults that never fired: {never:?}");
+        assert!(
+            stats.sessions_without_cost * 8 > stats.sessions,
+            "too few sessions had to keep their slot: {stats:?}"
+        );
+    }
+}
+
+#[test]
 fn one_seed_is_one_run() {
-    for seed in [1, 2, 3] {
+    for seed in [1, 2, 3, plan::REPLICAS_FROM, plan::REPLICAS_FROM + 1] {
         let (first, second) = (play(seed, None, true), play(seed, None, true));
         assert_eq!(first.stats, second.stats);
         assert!(first.trace() == second.trace(), "seed {seed} ran differently");

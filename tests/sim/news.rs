@@ -1,7 +1,8 @@
 //! How an Envoy hears of news: its long poll, what it does with the answer, and its discovery.
 
 use crate::envoy::PAUSE_MS;
-use crate::faults::{Bug, Fault};
+use crate::faults::Fault;
+use crate::planted::Bug;
 use crate::world::{Event, VmAt, World};
 use routing::contract::{WatchQuery, WatchReply};
 use routing::flow::PageChange;
@@ -11,6 +12,7 @@ use routing::watch::{self, POLL_TIMEOUT};
 impl World {
     pub(crate) fn poll(&mut self, at: VmAt) {
         let call = self.new_call();
+        let to = self.envoys[at.envoy].replica;
         let envoy = &mut self.envoys[at.envoy];
         envoy.vms[at.vm].watch_call = Some(call);
         let position = &envoy.shared.position;
@@ -32,7 +34,7 @@ impl World {
             return self.fired.count(Fault::WatchLost);
         }
         let delay = self.rng.within(1, 6);
-        self.after(delay, Event::WatchArrives { at, call, query });
+        self.after(delay, Event::WatchArrives { to, at, call, query });
     }
 
     pub(crate) fn watch_answered(&mut self, at: VmAt, call: u64, reply: Option<WatchReply>) {
@@ -96,8 +98,9 @@ impl World {
         if self.rng.per_mille(lost) {
             return self.fired.count(Fault::XdsLost);
         }
+        let to = self.envoys[envoy].replica;
         let known = (self.envoys[envoy].discovered.epoch, self.envoys[envoy].discovered.version);
         let delay = self.rng.within(1, 6);
-        self.after(delay, Event::XdsArrives { envoy, known });
+        self.after(delay, Event::XdsArrives { to, envoy, known });
     }
 }

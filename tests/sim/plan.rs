@@ -2,15 +2,18 @@
 
 mod extra;
 mod faults;
+mod shared;
+mod timed;
 
 pub(crate) use extra::{Extra, OTHER_MODEL, OTHER_POOL, POOL, POOL_HEADER};
+pub(crate) use shared::{REPLICAS_FROM, Shared};
+pub(crate) use timed::Timed;
 
 use crate::rng::Rng;
 use faults::{calm_net, harmless, rough_net, timed};
 use routing::config::Steering;
 use routing::contract::{Affinity, Engine, Policy, RankChoice, RankNumbering};
 use routing::hash::Phase;
-use routing::time::Millis;
 
 /// Faults begin after the fleet is known everywhere and end here, in ms.
 pub(crate) const CHAOS_BEGINS: u64 = 2_000;
@@ -44,6 +47,9 @@ pub(crate) struct Plan {
     /// How many of `workers` every world has; those of further pools and halves come behind them.
     pub(crate) plain_workers: usize,
     pub(crate) extra: Extra,
+    /// Of the service.
+    pub(crate) replicas: usize,
+    pub(crate) shared: Shared,
 }
 
 /// Ranks of a worker, endpoint by endpoint.
@@ -70,94 +76,18 @@ pub(crate) struct Net {
     pub(crate) xds_lost: u64,
     pub(crate) reply_twice: u64,
     pub(crate) reply_late: u64,
-}
-
-/// A fault with a time of its own.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Timed {
-    VmDies {
-        envoy: usize,
-        vm: usize,
-    },
-    ServiceRestarts {
-        silent: bool,
-        down: u64,
-        /// The file with the workers is there when it comes back.
-        keeps_file: bool,
-    },
-    WorkerRefuses {
-        worker: usize,
-        lasts: u64,
-    },
-    WorkerHangs {
-        worker: usize,
-        lasts: u64,
-    },
-    WorkerAnswers {
-        worker: usize,
-        status: u16,
-        lasts: u64,
-    },
-    WorkerBusy {
-        worker: usize,
-        status: u16,
-        lasts: u64,
-    },
-    WorkerRemoved {
-        worker: usize,
-        lasts: u64,
-        moves: bool,
-    },
-    RanksChange {
-        worker: usize,
-    },
-    /// At the same address.
-    RanksGrow {
-        worker: usize,
-    },
-    RanksShrink {
-        worker: usize,
-    },
-    /// Dies and is there again at the same address.
-    WorkerRestarts {
-        worker: usize,
-        lasts: u64,
-    },
-    WorkerJoins {
-        worker: usize,
-    },
-    /// Envoy loses a worker's hosts although it is declared.
-    HostsVanish {
-        envoy: usize,
-        worker: usize,
-        lasts: u64,
-    },
-    /// Takes no new sessions for a while; from the deadline on it serves none.
-    WorkerDrains {
-        worker: usize,
-        deadline: Option<u64>,
-        lasts: u64,
-    },
-    /// Its cache is full, as its gauges show.
-    CacheFills {
-        worker: usize,
-        lasts: u64,
-    },
-    /// Nobody hears of its gauges any more.
-    GaugesStop {
-        worker: usize,
-    },
-    EnvoyClockJumps {
-        envoy: usize,
-        by_ms: i64,
-    },
-    ServiceClockLeaps {
-        by: Millis,
-    },
+    pub(crate) store_lost: u64,
+    pub(crate) store_reply_lost: u64,
+    pub(crate) store_late: u64,
 }
 
 impl Plan {
     pub(crate) fn of(seed: u64) -> Self {
+        let plan = Self::of_one_replica(seed);
+        if seed >= REPLICAS_FROM { plan.shared_by_replicas(seed) } else { plan }
+    }
+
+    fn of_one_replica(seed: u64) -> Self {
         let mut rng = Rng::new(seed ^ 0x51AB_1E00);
         let calm = seed.is_multiple_of(3);
         let steering = if rng.per_mille(500) { Steering::Cluster } else { Steering::Endpoints };
@@ -212,6 +142,8 @@ impl Plan {
             trust,
             plain_workers,
             extra,
+            replicas: 1,
+            shared: Shared::default(),
         }
     }
 

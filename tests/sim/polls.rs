@@ -27,7 +27,8 @@ impl World {
         }
         let hold = query.wait_ms.min(WATCH_HOLD_MS_MAX);
         self.service.polls.push(Poll { at, call, query });
-        self.after(hold, Event::WatchHeld { call });
+        let to = self.service.life.replica;
+        self.after(hold, Event::WatchHeld { to, call });
         self.wake_polls();
     }
 
@@ -88,7 +89,12 @@ impl World {
         let version = if known.0 == self.service.state.epoch() { known.1 } else { 0 };
         let by_files = self.envoys[envoy].by_files;
         for resource in resources.into_iter().filter(|_| !by_files) {
-            self.apply(Command::NodeAck { node: node.clone(), resource, version });
+            let returns = self.is_shared() && known.0 != Epoch(0) && known.0 != self.service.state.epoch();
+            let node = node.clone();
+            self.apply(match returns {
+                true => Command::NodeReturned { node, resource },
+                false => Command::NodeAck { node, resource, version },
+            });
         }
         let state = &self.service.state;
         // An Envoy of another life keeps what it has.

@@ -2,8 +2,9 @@
 //!
 //! Prompts are compared as text (`approximate`), so that no engine has to tell what it caches.
 
-use crate::faults::{Bug, Cost, Fault};
+use crate::faults::{Cost, Fault};
 use crate::plan::POOL;
+use crate::planted::Bug;
 use crate::request::Request;
 use crate::world::{Event, World};
 use routing::block::{Chain, Namespace};
@@ -172,7 +173,7 @@ impl World {
         if let Some(question) = self.asked.questions.keys().find(untold).copied() {
             self.violate("every question has its ending", &format!("{question:?}"));
         }
-        let [booked, ..] = self.service.state.kv_booked();
+        let booked: usize = self.replicas().map(|service| service.state.kv_booked()[0]).sum();
         // Whoever forgets which ends came first takes a late question for a new one.
         let forgot = self.fired.of(Fault::ServiceRestarted) + self.fired.of(Fault::ServiceClockLeapt) > 0;
         if booked > 0 && !forgot {

@@ -1,6 +1,7 @@
 //! Reports as they arrive at the service: mistakes planted in them, what they tell of response ids, and releases that come late.
 
-use crate::faults::{Bug, Fault};
+use crate::faults::Fault;
+use crate::planted::Bug;
 use crate::service::Standing;
 use crate::world::{Event, VmAt, World};
 use routing::contract::{Affinity, Entry, Policy, Report, Target};

@@ -3,7 +3,9 @@
 
 use crate::envoy::{Envoy, VmCell};
 use crate::faults::{Cost, Fault};
+use crate::replicas::Life;
 use crate::service::Standing;
+use crate::worker::Worker;
 use crate::world::{Event, World};
 use routing::id::{Epoch, SessionId};
 use routing::page::Certainty;
@@ -15,17 +17,25 @@ impl World {
         self.stop_service(Standing::Up);
         let epoch = Epoch(self.rng.next() >> 12 | 1);
         self.service.state = State::new(epoch, self.state_config());
-        self.bindings_seen.clear();
-        self.restart_costs();
+        self.service.bindings_seen.clear();
+        if self.is_shared() {
+            self.join_store();
+        } else {
+            self.restart_costs();
+        }
         if self.workers.iter().any(|worker| worker.drains) {
             // Drains are forgotten with the rest.
             self.workers.iter_mut().for_each(|worker| worker.drains = false);
             self.cost_all(Cost::WorkerChanged);
         }
-        let keeps_file = self.service.keeps_file || !self.faults_on;
+        if self.is_shared() {
+            let declared = self.workers.iter().filter(|worker| worker.declared).map(Worker::spec);
+            self.service.declared = declared.map(|spec| (spec.id.clone(), spec)).collect();
+        }
+        let keeps_file = self.service.keeps_file || !self.faults_on || self.is_shared();
         for spec in self.service.declared.clone().into_values() {
             if keeps_file {
-                self.apply(Command::PutWorker { spec });
+                self.put(spec);
             } else {
                 // Whoever runs them declares them again, one after the other.
                 let delay = self.rng.within(50, 700);
@@ -66,10 +76,10 @@ impl World {
         !evicts && self.envoys.iter().enumerate().any(kept)
     }
 
-    pub(crate) fn declared_again(&mut self, life: u64, spec: WorkerSpec) {
+    pub(crate) fn declared_again(&mut self, life: Life, spec: WorkerSpec) {
         let current = self.service.declared.get(&spec.id) == Some(&spec);
         if life == self.service.life && current && self.is_service_up() {
-            self.apply(Command::PutWorker { spec });
+            self.put(spec);
         }
     }
 

@@ -2,11 +2,14 @@
 //!
 //! Its death and its next life are in `restart.rs`.
 
-use crate::faults::{Bug, Cost, Fault};
+use crate::faults::{Cost, Fault};
 use crate::plan::{OTHER_MODEL, OTHER_POOL, POOL};
+use crate::planted::Bug;
 use crate::polls::Poll;
+use crate::replicas::Life;
+use crate::replicas::link::Link;
 use crate::waiting::Held;
-use crate::world::{Event, World};
+use crate::world::{BindingSeen, Event, World};
 use routing::contract::{PoolInfo, RouteReply, RouteRequest, SessionRef, Target};
 use routing::demand::Demands;
 use routing::flow::RouteFailure;
@@ -43,13 +46,17 @@ pub(crate) struct Service {
     /// How far its clock is ahead of the world's.
     pub(crate) ahead: Millis,
     /// Answers of an earlier life never arrive.
-    pub(crate) life: u64,
+    pub(crate) life: Life,
     /// Whether the next life finds the workers of this one.
     pub(crate) keeps_file: bool,
     pub(crate) declared: BTreeMap<WorkerId, WorkerSpec>,
     pub(crate) polls: Vec<Poll>,
     /// Requests that wait for their slot.
     pub(crate) held: BTreeMap<Ticket, Held>,
+    /// Bindings as last seen here.
+    pub(crate) bindings_seen: BTreeMap<SessionId, BindingSeen>,
+    /// Its side of the store, where there is one.
+    pub(crate) link: Link,
     /// Response ids that this life was told of, when, and whose they are.
     pub(crate) aliases: BTreeMap<SessionId, (Timestamp, SessionRef)>,
 }
@@ -61,11 +68,13 @@ impl Service {
             state,
             standing: Standing::Up,
             ahead: Millis(0),
-            life: 1,
+            life: Life { replica: 0, nth: 1 },
             keeps_file: true,
             declared: BTreeMap::new(),
             polls: Vec::new(),
             held: BTreeMap::new(),
+            bindings_seen: BTreeMap::new(),
+            link: Link::default(),
             aliases: BTreeMap::new(),
         }
     }
@@ -88,8 +97,12 @@ impl World {
             tokens,
             ..ServiceConfig::without_file()
         };
-        let limits =
-            Limits { sessions_max: self.plan.sessions_max, aliases_max: ALIASES_MAX, ..Limits::SERVICE };
+        let limits = Limits {
+            sessions_max: self.plan.sessions_max,
+            aliases_max: ALIASES_MAX,
+            journal_max: self.plan.shared.journal_max,
+            ..Limits::SERVICE
+        };
         StateConfig { service, limits }
     }
 
@@ -116,7 +129,8 @@ impl World {
     /// The same for a question, which may have to wait for its answer.
     pub(crate) fn apply_for(&mut self, asker: Option<(u64, u64)>, command: Command) -> Reply {
         let mut effects = Vec::new();
-        let touches_bindings = matches!(command, Command::Route { .. } | Command::Report(_));
+        let touches_bindings =
+            matches!(command, Command::Route { .. } | Command::Report(_) | Command::Apply { .. });
         let is_due = command == Command::Due;
         let asked =
             if let Command::Route { request, .. } = &command { self.asks_about(request) } else { None };
@@ -134,11 +148,12 @@ impl World {
             self.fired.count(Fault::SessionEvicted);
             self.cost_all(Cost::Evicted);
             // One report may evict a session and bring it back, with whatever version.
-            self.bindings_seen.clear();
+            self.service.bindings_seen.clear();
         }
         if let (Some(asker), Reply::Later(later)) = (asker, &reply) {
             self.hold(asker, asked, *later);
         }
+        self.share_effects(&effects);
         self.answer_held(&effects, is_due);
         self.check_waiting();
         if touches_bindings {
@@ -159,32 +174,12 @@ impl World {
         view.target.filter(|_| view.state == SessionState::Bound && !newer)
     }
 
-    pub(crate) fn declare(&mut self, worker: usize) {
-        let spec = self.workers[worker].spec();
-        self.workers[worker].declared = true;
-        self.service.declared.insert(spec.id.clone(), spec.clone());
-        if self.service.standing == Standing::Up
-            && let Reply::Refused(error) = self.apply(Command::PutWorker { spec })
-        {
-            self.violate("a proper declaration is taken", &error.to_string());
-        }
-    }
-
-    pub(crate) fn undeclare(&mut self, worker: usize) {
-        let id = self.workers[worker].id.clone();
-        self.workers[worker].declared = false;
-        self.workers[worker].drains = false;
-        self.service.declared.remove(&id);
-        if self.service.standing == Standing::Up {
-            self.apply(Command::RemoveWorker { id });
-        }
-    }
-
     pub(crate) fn stop_service(&mut self, standing: Standing) {
         self.service.standing = standing;
-        self.service.life += 1;
+        self.service.life.nth += 1;
         self.service.aliases.clear();
         self.cut_waiting(standing == Standing::Silent);
+        self.service.link = Link { cut: self.service.link.cut, ..Link::default() };
         for poll in std::mem::take(&mut self.service.polls) {
             self.after(1, Event::WatchAnswered { at: poll.at, call: poll.call, reply: None });
         }
@@ -208,6 +203,7 @@ impl World {
         });
         let asked = self.spoil_demands(body);
         let prompt = self.blocks_of(&asked);
+        self.ask_claims_for((request, call), &asked, prompt.as_deref());
         match self.apply_for(Some((request, call)), Command::Route { request: asked.clone(), prompt, draw }) {
             Reply::Route(reply) => {
                 if let Some(alias) = alias {
@@ -255,9 +251,12 @@ impl World {
 
     /// Two bad endpoints make one bad worker; each is asked by itself.
     pub(crate) fn probe(&mut self, worker: usize, healthy: bool) {
-        if self.service.standing != Standing::Up || !self.workers[worker].declared {
-            return;
+        if self.workers[worker].declared {
+            self.at_each_up(|world| world.probe_here(worker, healthy));
         }
+    }
+
+    fn probe_here(&mut self, worker: usize, healthy: bool) {
         let id = self.workers[worker].id.clone();
         let before = self.service.state.counters().workers_down;
         for endpoint in 0..self.workers[worker].live_endpoints().count() {

@@ -3,7 +3,9 @@
 use crate::chains::Chain;
 use crate::client::Session;
 use crate::envoy::{Discovered, Envoy, SharedData, VmCell};
+use crate::faults::Fault;
 use crate::plan::{OTHER_MODEL, OTHER_POOL, POOL, POOL_HEADER};
+use crate::service::Standing;
 use crate::world::{Event, VmAt, World};
 use routing::config::{FilterConfig, Trust};
 use routing::hash::{Phase, rank_hash, session_id};
@@ -12,6 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 impl World {
     pub(crate) fn set_up(&mut self) {
+        self.set_up_replicas();
         for worker in 0..self.workers.len() {
             self.workers[worker].newcomer = self.plan.joins_late(worker);
             if !self.workers[worker].newcomer {
@@ -33,6 +36,23 @@ impl World {
             self.after(at, Event::Fault(fault));
         }
         self.after(100, Event::Expire);
+        self.begin_turning();
+    }
+
+    fn set_up_replicas(&mut self) {
+        if !self.is_shared() {
+            return;
+        }
+        self.at_each(Self::join_store);
+        if let Some((replica, at)) = self.plan.shared.joins_late {
+            self.turn_to(replica);
+            self.fired.count(Fault::ReplicaJoined);
+            self.stop_service(Standing::Refusing);
+            self.service.link.cut = self.plan.shared.joins_cut;
+            let life = self.service.life;
+            self.after(at, Event::ServiceIsBack { life });
+            self.turn_to(0);
+        }
     }
 
     fn add_envoy(&mut self, n: usize) {
@@ -55,6 +75,8 @@ impl World {
             by_files,
             skew_ms: 0,
             disturbed: Timestamp(0),
+            replica: self.plan.shared.first_replica(n) % self.plan.replicas,
+            shuns: None,
             deaths: 0,
             vms,
         });

@@ -6,7 +6,7 @@ use crate::envoy::VmCell;
 use crate::faults::{Cost, Fault};
 use crate::plan::Timed;
 use crate::request::{Phase, Request};
-use crate::service::Standing;
+use crate::service::{Service, Standing};
 use crate::watcher::BURIED_WITHIN;
 use crate::worker::{Mode, Worker};
 use crate::world::{Event, VmAt, World};
@@ -48,6 +48,12 @@ impl World {
             Timed::GaugesStop { worker } => self.gauges_stop(worker),
             Timed::EnvoyClockJumps { envoy, by_ms } => self.envoy_clock_jumps(envoy, by_ms),
             Timed::ServiceClockLeaps { by } => self.service_clock_leaps(by),
+            Timed::ReplicaDies { replica, silent, down } => self.replica_dies(replica, silent, down),
+            Timed::ReplicaCut { replica, silent, lasts } => self.cut_replica(replica, silent, lasts),
+            Timed::StoreDies { silent, forgets, lasts } => self.store_dies(silent, forgets, lasts),
+            Timed::StoreFlushed => self.store_is_flushed(),
+            Timed::StoreFailsOver { lag } => self.store_fails_over(lag),
+            Timed::EnvoyShuns { envoy, replica, lasts } => self.envoy_shuns(envoy, replica, lasts),
         }
     }
 
@@ -61,7 +67,8 @@ impl World {
         }
         self.service.keeps_file = keeps_file;
         self.stop_service(if silent { Standing::Silent } else { Standing::Refusing });
-        self.after(down, Event::ServiceIsBack);
+        let life = self.service.life;
+        self.after(down, Event::ServiceIsBack { life });
     }
 
     fn set_mode(&mut self, worker: usize, mode: Mode, lasts: u64) {
@@ -162,10 +169,14 @@ impl World {
             _ => state.serves_bound(),
         };
         let down = |worker: &&Worker| {
-            let state = self.service.state.worker(&worker.id).map(state_service::state::Worker::state);
+            let asked = |service: &&Service| service.standing == Standing::Up || !self.is_shared();
+            let mut states = self
+                .replicas()
+                .filter(asked)
+                .map(|service| service.state.worker(&worker.id).map(state_service::state::Worker::state));
             !matches!(worker.mode, Mode::Accepts | Mode::Busy(429))
                 || !worker.newcomer && !worker.declared
-                || !worker.newcomer && state.is_none_or(|state| !serves(state))
+                || !worker.newcomer && states.any(|state| state.is_none_or(|state| !serves(state)))
         };
         self.workers.iter().any(|worker| down(&worker)) || self.some_vm_is_behind()
     }
@@ -223,8 +234,13 @@ impl World {
 
     pub(crate) fn stop_faults(&mut self) {
         self.faults_on = false;
-        if self.service.standing != Standing::Up {
-            self.restart_service();
+        self.at_each(|world| {
+            if world.service.standing != Standing::Up {
+                world.restart_service();
+            }
+        });
+        if self.is_shared() {
+            self.heal_shared();
         }
         for worker in 0..self.workers.len() {
             self.heal(worker);

@@ -2,7 +2,9 @@
 //!
 //! Mirrors `state-service/src/service/waits.rs`.
 
-use crate::faults::{Bug, Fault};
+use crate::faults::Fault;
+use crate::planted::Bug;
+use crate::replicas::Life;
 use crate::world::{Event, World};
 use routing::contract::{RouteReply, Target};
 use routing::flow::RouteFailure;
@@ -32,7 +34,7 @@ impl World {
     }
 
     /// Time is up.
-    pub(crate) fn wait_due(&mut self, life: u64, ticket: Ticket) {
+    pub(crate) fn wait_due(&mut self, life: Life, ticket: Ticket) {
         if life != self.service.life || !self.service.held.contains_key(&ticket) {
             return;
         }
@@ -82,6 +84,14 @@ impl World {
 
     /// The request ended, or its call did: a stream's own calls die with it. Now and then nobody hears of it.
     pub(crate) fn stops_waiting(&mut self, request: u64) {
+        for replica in 0..self.plan.replicas {
+            self.turn_to(replica);
+            self.stops_waiting_here(request);
+        }
+    }
+
+    fn stops_waiting_here(&mut self, request: u64) {
+        self.service.link.asking.retain(|asker, _| asker.0 != request);
         let waits = |(ticket, held): (&Ticket, &Held)| (held.request == request).then_some(*ticket);
         let Some(ticket) = self.service.held.iter().find_map(waits) else { return };
         self.fired.count(Fault::WaiterLeft);
@@ -91,7 +101,7 @@ impl World {
         }
     }
 
-    pub(crate) fn waiter_gone(&mut self, life: u64, ticket: Ticket) {
+    pub(crate) fn waiter_gone(&mut self, life: Life, ticket: Ticket) {
         // Answered just now: nobody is there to take it.
         if life == self.service.life && self.service.held.remove(&ticket).is_some() {
             self.apply(Command::Leave { ticket });
@@ -111,8 +121,14 @@ impl World {
     }
 
     /// An answer goes back to the Envoy that asked.
-    pub(crate) fn tell_route(&mut self, (request, call): (u64, u64), reply: &RouteReply) {
+    pub(crate) fn tell_route(&mut self, asker: (u64, u64), reply: &RouteReply) {
         self.check_route(reply);
+        if !self.settles(asker, reply) {
+            self.send_reply(asker, reply);
+        }
+    }
+
+    pub(crate) fn send_reply(&mut self, (request, call): (u64, u64), reply: &RouteReply) {
         let lost = self.net().route_reply_lost;
         if self.rng.per_mille(lost) {
             return self.fired.count(Fault::RouteReplyLost);

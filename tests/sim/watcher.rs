@@ -2,7 +2,8 @@
 //!
 //! Mirrors `filter/src/{seats,watch}.rs`, which hold no decisions.
 
-use crate::faults::{Bug, Fault};
+use crate::faults::Fault;
+use crate::planted::Bug;
 use crate::world::{Event, VmAt, World};
 use routing::contract::{Entry, PageUpload};
 use routing::header::shared::SEATS;
@@ -111,6 +112,7 @@ impl World {
 
     /// The next batch, if there is an upload and none is on its way.
     pub(crate) fn upload_on(&mut self, at: VmAt) {
+        let to = self.envoys[at.envoy].replica;
         let (now, call, no_uploads) =
             (self.envoy_now(at.envoy), self.new_call(), self.bug == Some(Bug::NoUploads));
         let envoy = &mut self.envoys[at.envoy];
@@ -129,7 +131,7 @@ impl World {
             return self.fired.count(Fault::UploadLost);
         }
         let delay = self.rng.within(1, 6);
-        self.after(delay, Event::PagesArrive { at, call, upload: Box::new(batch) });
+        self.after(delay, Event::PagesArrive { to, at, call, upload: Box::new(batch) });
     }
 
     pub(crate) fn pages_arrive(&mut self, at: VmAt, call: u64, upload: PageUpload) {

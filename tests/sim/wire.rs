@@ -1,6 +1,7 @@
 //! What leaves an Envoy: who is dialled, the rank on the wire, and what the client is told. Shares no ranking code with `routing`.
 
 use crate::request::Request;
+use crate::worker::Worker;
 use crate::world::World;
 use routing::contract::Topology;
 use routing::header;
@@ -32,6 +33,8 @@ impl World {
         let known = directory.as_ref().is_some_and(|directory| directory.dialled(address).is_some());
         // What this VM believes of the endpoint may be what was declared before, as long as it has not heard of the change.
         let told = self.envoys[request.at.envoy].vms[request.at.vm].topologies() == request.topologies;
+        // Nor can it have, as long as its replica has not.
+        let told = told && self.is_told_everywhere(&worker);
         let believed = directory.as_ref().and_then(|directory| {
             let here = directory.dialled(address).map(|(_, e)| (e.dp_start, e.dp_size));
             // Under cluster steering Envoy may know the new address of a worker before the VM does.
@@ -78,18 +81,26 @@ impl World {
         None
     }
 
+    pub(crate) fn is_told_everywhere(&self, worker: &Worker) -> bool {
+        let spec = worker.spec();
+        !self.is_shared() || self.replicas().all(|service| service.declared.get(&worker.id) == Some(&spec))
+    }
+
     /// What discovery has not told this Envoy must not be in its topology.
     pub(crate) fn check_dialable(&mut self, envoy: usize, topology: Option<&Topology>) {
         let discovered = &self.envoys[envoy].discovered;
-        let told = discovered.epoch == self.service.state.epoch() && !self.envoys[envoy].by_files;
+        let Some(service) = self.replicas().find(|service| service.state.epoch() == discovered.epoch) else {
+            return;
+        };
+        let told = !self.envoys[envoy].by_files;
         // A late answer tells of what was, and may tell of a worker that went.
-        let told = told
-            && topology.is_some_and(|one| *one == self.service.state.topology_for(&self.envoys[envoy].node));
+        let told =
+            told && topology.is_some_and(|one| *one == service.state.topology_for(&self.envoys[envoy].node));
         let (Some(topology), true) = (topology, told) else {
             return;
         };
         let unknown = topology.workers.iter().find(|worker| {
-            let current = self.service.declared.contains_key(&worker.id);
+            let current = service.declared.contains_key(&worker.id);
             current && worker.endpoints.iter().any(|e| !discovered.clusters.values().any(|a| *a == e.address))
         });
         // A worker that moved is shown as it was, until discovery has told the new address.

@@ -55,6 +55,10 @@ pub(crate) struct Worker {
     pub(crate) ranks_changed: bool,
     /// It was declared with other ranks at the same address.
     pub(crate) regrown: bool,
+    /// It has fewer ranks than it had.
+    pub(crate) shrank: bool,
+    /// It was removed for a while.
+    pub(crate) removed: bool,
     pub(crate) endpoints: Vec<Endpoint>,
     /// Repels requests that do not ask for it.
     pub(crate) tainted: bool,
@@ -78,6 +82,8 @@ impl Worker {
             newcomer: false,
             ranks_changed: false,
             regrown: false,
+            shrank: false,
+            removed: false,
             endpoints: Vec::new(),
             tainted,
             drains: false,
@@ -128,6 +134,7 @@ impl Worker {
         (endpoint.size, endpoint.of) = (to, (endpoint.start, to));
         self.plan.sizes = vec![to];
         self.regrown = true;
+        self.shrank |= to < from;
         true
     }
 

@@ -5,17 +5,20 @@
 use crate::client::Session;
 use crate::envoy::{Envoy, VmCell};
 pub(crate) use crate::event::Event;
-use crate::faults::{Bug, Fired};
+use crate::faults::Fired;
 use crate::invariants::Violation;
 use crate::plan::{CHAOS_ENDS, Net, Plan};
+use crate::planted::Bug;
 use crate::prompts::Asked;
+use crate::replicas::Life;
+use crate::replicas::model::Model;
 use crate::request::Request;
 use crate::rng::Rng;
 use crate::service::{Service, Standing};
 use crate::worker::Worker;
 use routing::contract::Target;
 use routing::flow::{Counter, RouteFailure};
-use routing::id::{Epoch, SessionId, Version};
+use routing::id::{Epoch, Version, WorkerId};
 use routing::time::{Millis, Timestamp};
 use state_service::state::Command;
 use std::collections::BTreeMap;
@@ -66,7 +69,7 @@ pub(crate) struct Stats {
 }
 
 /// Version, target and whether it is released, as last seen.
-type BindingSeen = (Version, Option<Target>, bool);
+pub(crate) type BindingSeen = (Version, Option<Target>, bool);
 
 #[derive(Debug)]
 pub(crate) struct World {
@@ -79,11 +82,21 @@ pub(crate) struct World {
     pub(crate) faults_on: bool,
     pub(crate) in_finals: bool,
     pub(crate) envoys: Vec<Envoy>,
-    pub(crate) service: Service,
+    /// The replica at hand: the only one in most worlds.
+    pub(crate) service: Box<Service>,
+    /// The others, each at its number.
+    pub(crate) others: Vec<Option<Box<Service>>>,
+    /// The number of each worker's last declaration.
+    pub(crate) generations: BTreeMap<WorkerId, u64>,
+    pub(crate) store: Model,
+    pub(crate) store_standing: Standing,
+    /// Who waits at the store for news after a cursor.
+    pub(crate) followers: Vec<(Life, u64, u64)>,
+    /// Something between replicas and store is felt until then.
+    pub(crate) troubled_until: Timestamp,
     pub(crate) workers: Vec<Worker>,
     pub(crate) sessions: Vec<Session>,
     pub(crate) requests: BTreeMap<u64, Request>,
-    pub(crate) bindings_seen: BTreeMap<SessionId, BindingSeen>,
     pub(crate) asked: Asked,
     pub(crate) fired: Fired,
     pub(crate) stats: Stats,
@@ -109,14 +122,19 @@ impl World {
             faults_on: true,
             in_finals: false,
             envoys: Vec::new(),
-            service: Service::new(
+            service: Box::new(Service::new(
                 Epoch(seed << 8 | 1),
                 state_service::state::StateConfig::new(state_service::config::ServiceConfig::without_file()),
-            ),
+            )),
+            others: Vec::new(),
+            generations: BTreeMap::new(),
+            store: Model::new(1, plan.shared.log_max),
+            store_standing: Standing::Up,
+            followers: Vec::new(),
+            troubled_until: Timestamp(0),
             workers: workers(&plan),
             sessions: Vec::new(),
             requests: BTreeMap::new(),
-            bindings_seen: BTreeMap::new(),
             asked: Asked::default(),
             fired: Fired::default(),
             stats: Stats::default(),
@@ -124,7 +142,8 @@ impl World {
             trace: traced.then(Vec::new),
             plan,
         };
-        world.service = Service::new(Epoch(seed << 8 | 1), world.state_config());
+        world.service = Box::new(Service::new(Epoch(seed << 8 | 1), world.state_config()));
+        world.add_replicas();
         world.set_up();
         world
     }
@@ -176,6 +195,7 @@ impl World {
         self.check_graves();
         self.until(LEASES);
         self.until_told();
+        self.check_replicas();
         self.check_ended();
         self.check_quiet();
         self.check_overload();
@@ -186,6 +206,7 @@ impl World {
         self.play_finals();
         self.play_finals();
         self.check_agreement();
+        self.check_replicas();
         self.check_versions();
         self.check_pages();
         self.check_touched();
@@ -230,7 +251,7 @@ impl World {
             if self.stats.events > EVENTS_MAX {
                 return self.violate("runs end", "too many events");
             }
-            if !matches!(event, Event::Tick(_) | Event::Expire) {
+            if !event.is_routine() {
                 self.note(|| format!("{event:?}"));
             }
             self.happen(event);
@@ -240,29 +261,32 @@ impl World {
     }
 
     fn happen(&mut self, event: Event) {
+        if let Some(replica) = event.replica() {
+            self.turn_to(replica);
+        }
         match event {
             Event::Turn { session } => self.begin_turn(session),
             Event::Request { session, envoy, vm } => self.begin_request(session, envoy, vm),
             Event::BodyComes { request } => self.body_comes(request),
             Event::ClientLeaves { request } => self.client_leaves(request),
-            Event::RouteArrives { request, call, body } => self.route_arrives(request, call, *body),
+            Event::RouteArrives { to: _, request, call, body } => self.route_arrives(request, call, *body),
             Event::RouteAnswered { request, call, life, answer } => {
                 // A reply of a service that died meanwhile is a broken connection.
-                let cut = life.is_some_and(|life| life != self.service.life);
+                let cut = life.is_some_and(|life| !self.lives(life));
                 self.route_answered(request, call, if cut { Err(RouteFailure::Failed) } else { answer });
             }
             Event::Answered { request, dial, head } => self.answered(request, dial, head),
             Event::Refused { request, dial } => self.refused(request, dial),
             Event::StreamEnds { request, broken } => self.stream_ends(request, broken),
             Event::Tick(at) => self.tick(at),
-            Event::ReportArrives { at, call, report } => self.report_arrives(at, call, *report),
+            Event::ReportArrives { to: _, at, call, report } => self.report_arrives(at, call, *report),
             Event::ReportAnswered { at, call, good } => self.report_answered(at, call, good),
-            Event::WatchArrives { at, call, query } => self.watch_arrives(at, call, query),
+            Event::WatchArrives { to: _, at, call, query } => self.watch_arrives(at, call, query),
             Event::WatchAnswered { at, call, reply } => {
                 self.watch_answered(at, call, reply.map(|reply| *reply))
             }
-            Event::WatchHeld { call } => self.watch_held(call),
-            Event::PagesArrive { at, call, upload } => self.pages_arrive(at, call, *upload),
+            Event::WatchHeld { to: _, call } => self.watch_held(call),
+            Event::PagesArrive { to: _, at, call, upload } => self.pages_arrive(at, call, *upload),
             Event::PagesAnswered { at, call, good } => self.pages_answered(at, call, good),
             Event::HostsBack { envoy, addresses } => {
                 self.envoys[envoy].hidden.retain(|address| !addresses.contains(address));
@@ -273,13 +297,11 @@ impl World {
                 moves.iter().for_each(|moved| self.change_page(envoy, moved));
             }
             Event::XdsPoll { envoy } => self.poll_xds(envoy),
-            Event::XdsArrives { envoy, known } => self.xds_arrives(envoy, known),
+            Event::XdsArrives { to: _, envoy, known } => self.xds_arrives(envoy, known),
             Event::XdsAnswered { envoy, discovered } => self.envoys[envoy].discovered = *discovered,
             Event::Probe { worker } => self.probe_due(worker),
             Event::Expire => {
-                if self.service.standing == Standing::Up {
-                    self.apply(Command::Expire);
-                }
+                self.at_each_up(|world| drop(world.apply(Command::Expire)));
                 self.after(100, Event::Expire);
             }
             Event::Fault(fault) => self.fault(fault),
@@ -288,11 +310,13 @@ impl World {
             Event::Resume { worker, life } => self.resume(worker, life),
             Event::CacheClears { worker } => self.cache_clears(worker),
             Event::Scrape { worker } => self.scrape(worker),
-            Event::Scraped { worker, endpoint, slots } => self.scraped(worker, endpoint, slots),
+            Event::Scraped { worker, endpoint, slots } => self.scraped(worker, endpoint, &slots),
             Event::WaitDue { life, ticket } => self.wait_due(life, ticket),
             Event::WaiterGone { life, ticket } => self.waiter_gone(life, ticket),
             Event::FinalAgain { session, envoy } => self.play_final(session, envoy),
-            Event::ServiceIsBack => self.restart_service(),
+            Event::ServiceIsBack { life } if self.lives(life) => self.restart_service(),
+            Event::ServiceIsBack { .. } => {}
+            of_replicas => self.happen_between(of_replicas),
         }
     }
 }
