@@ -12,15 +12,26 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::Args;
+use e2e::kept::Vm;
 
 use crate::load::within_us;
 use crate::process::cpu_us;
 use crate::report::{Report, median, table};
 use fleet::Fleet;
-use traffic::Bound;
 
 /// Replicas whose CPU is compared.
 const FLEETS: [usize; 3] = [1, 2, 4];
+/// Ratios of CPU for a request: name, fleet, and the one beside it.
+const RATIOS: [(&str, &str, &str); 6] = [
+    ("cpu_2_over_1", "2", "1"),
+    ("cpu_4_over_1", "4", "1"),
+    ("cpu_apart_4_over_1", "apart_4", "apart_1"),
+    ("cpu_store_over_apart_1", "1", "apart_1"),
+    ("cpu_store_over_apart_2", "2", "apart_2"),
+    ("cpu_store_over_apart_4", "4", "apart_4"),
+];
+/// After the last request of a second, for what the others have yet to hear.
+const APPLIED: Duration = Duration::from_millis(100);
 /// Of the sessions that take pinned turns.
 const TTL: Duration = Duration::from_secs(1800);
 /// Bound sessions of pinned turns, and turns in a second.
@@ -42,7 +53,7 @@ pub(crate) struct Plan {
     /// New sessions in a second, over all replicas, while CPU is compared.
     #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=20_000))]
     rate: u32,
-    /// Seconds of that, and of pinned turns.
+    /// Seconds of that for each fleet, and of pinned turns.
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=600))]
     seconds: u32,
     /// Seconds until memory is looked at again.
@@ -130,7 +141,7 @@ async fn first_turns(plan: &Plan, found: &mut Found) -> Result<()> {
     let commands = shared.commands().await? - commands;
     found.put("commands_per_new_session_one_client", commands / bound.homes.len() as f64);
     drop(shared);
-    let alone = Fleet::alone().await?;
+    let alone = Fleet::apart(1).await?;
     let bound = traffic::one_client(&alone, plan.first_turns as usize, "one").await?;
     found.put("first_turn_alone_p50_us", within_us(&bound.route_us, 0.5));
     found.put("first_turn_alone_p99_us", within_us(&bound.route_us, 0.99));
@@ -156,28 +167,62 @@ async fn pinned(plan: &Plan, found: &mut Found) -> Result<()> {
     Ok(())
 }
 
-/// The services' CPU for a request, with more and more replicas under the same traffic.
+/// The services' CPU for a request, on a store and apart, with more and more replicas under the same traffic: a second of each in turn,
+/// so that whatever else the machine does befalls all of them. Those apart share nothing and serve the same traffic: what they take
+/// more is the price of several processes that are each asked less often, not of the store.
 async fn compare(plan: &Plan, found: &mut Found) -> Result<()> {
-    let sessions = (plan.rate * plan.seconds) as usize;
-    let alone = Fleet::alone().await?;
-    found.put("cpu_us_per_request_alone", cost(plan, &alone, sessions).await?.0);
-    drop(alone);
+    let mut compared = Vec::new();
     for replicas in FLEETS {
-        let fleet = Fleet::start(replicas).await?;
-        let (cpu, bound) = cost(plan, &fleet, sessions).await?;
-        found.put(&format!("cpu_us_per_request_{replicas}"), cpu);
-        found.put(&format!("route_p50_us_{replicas}"), within_us(&bound.route_us, 0.5));
+        let name = format!("apart_{replicas}");
+        compared.push(Compared::new(&name, Fleet::apart(replicas).await?).await?);
+        compared.push(Compared::new(&replicas.to_string(), Fleet::start(replicas).await?).await?);
+    }
+    // In the first second connections and memory become warm; it does not count.
+    for second in 0..=plan.seconds {
+        for one in &mut compared {
+            one.second(plan.rate, second).await?;
+        }
+    }
+    for one in &compared {
+        found.put(&format!("cpu_us_per_request_{}", one.name), one.cpu_us / one.requests.max(1.0));
+        found.put(&format!("route_p50_us_{}", one.name), median(one.p50_us.iter().copied()));
     }
     Ok(())
 }
 
-async fn cost(plan: &Plan, fleet: &Fleet, sessions: usize) -> Result<(f64, Bound)> {
-    // Connections are warm, and what a start costs is paid.
-    let warm = traffic::paced(fleet, sessions / 10, plan.rate.into(), "warm").await?;
-    fleet.settles(warm.homes.len()).await?;
-    let before = fleet.cpu_us()?;
-    let bound = traffic::paced(fleet, sessions, plan.rate.into(), "paced").await?;
-    Ok(((fleet.cpu_us()? - before) / bound.homes.len().max(1) as f64, bound))
+/// A fleet, and what it took so far.
+struct Compared {
+    name: String,
+    fleet: Fleet,
+    vms: Vec<Vm>,
+    cpu_us: f64,
+    requests: f64,
+    sessions: usize,
+    p50_us: Vec<f64>,
+}
+
+impl Compared {
+    async fn new(name: &str, fleet: Fleet) -> Result<Self> {
+        let (name, vms, p50_us) = (name.to_owned(), traffic::envoys(&fleet, 3_000_000).await?, Vec::new());
+        Ok(Self { name, fleet, vms, cpu_us: 0.0, requests: 0.0, sessions: 0, p50_us })
+    }
+
+    async fn second(&mut self, rate: u32, second: u32) -> Result<()> {
+        let before = self.fleet.cpu_us()?;
+        let run = format!("second-{second}");
+        let bound = traffic::paced(&mut self.vms, rate as usize, rate.into(), &run).await?;
+        self.sessions += bound.homes.len();
+        // What others do with it belongs to it; being asked for metrics until all know does not.
+        tokio::time::sleep(APPLIED).await;
+        let cpu = self.fleet.cpu_us()? - before;
+        self.fleet.settles(self.sessions).await?;
+        if second > 0 {
+            self.cpu_us += cpu;
+            self.requests += bound.homes.len() as f64;
+            self.p50_us.push(within_us(&bound.route_us, 0.5));
+        }
+        Ok(())
+    }
 }
 
 fn report(plan: &Plan, rounds: &[Vec<(String, f64)>]) -> Report {
@@ -193,13 +238,13 @@ fn report(plan: &Plan, rounds: &[Vec<(String, f64)>]) -> Report {
             if worst { values.iter().copied().fold(0.0, f64::max) } else { median(values.iter().copied()) };
         report.value(name, value);
     }
-    let cpu = |replicas: usize, round: &[(String, f64)]| {
-        let name = format!("cpu_us_per_request_{replicas}");
+    let cpu = |fleet: &str, round: &[(String, f64)]| {
+        let name = format!("cpu_us_per_request_{fleet}");
         round.iter().find(|(own, _)| *own == name).map_or(0.0, |(_, value)| *value)
     };
-    for replicas in [2, 4] {
-        let ratios = rounds.iter().map(|round| cpu(replicas, round) / cpu(1, round).max(1e-9));
-        report.ratio(&format!("cpu_{replicas}_over_1"), median(ratios));
+    for (name, more, less) in RATIOS {
+        let ratios = rounds.iter().map(|round| cpu(more, round) / cpu(less, round).max(1e-9));
+        report.ratio(name, median(ratios));
     }
     report
 }
@@ -219,7 +264,7 @@ fn text(plan: &Plan, loads: [String; 2], rounds: &[Vec<(String, f64)>], report: 
     format!(
         "{} rounds of {} new sessions; {} sessions a second over all replicas while CPU is compared.\n\
          {} cores for replicas, store and load together; load average {before} before and {after} after.\n\n{}\n\
-         CPU for a request: 2 replicas {:.3} × 1, 4 replicas {:.3} × 1\n",
+         CPU for a request: 2 replicas {:.3} × 1, 4 replicas {:.3} × 1; 4 that share nothing {:.3} × 1 that shares nothing\n",
         plan.rounds,
         plan.sessions,
         plan.rate,
@@ -227,6 +272,7 @@ fn text(plan: &Plan, loads: [String; 2], rounds: &[Vec<(String, f64)>], report: 
         table(&rows),
         ratio("cpu_2_over_1"),
         ratio("cpu_4_over_1"),
+        ratio("cpu_apart_4_over_1"),
     )
 }
 

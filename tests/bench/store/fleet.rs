@@ -49,12 +49,12 @@ impl Fleet {
         Self::on(replicas, Some(redis)).await
     }
 
-    /// The only one, which needs no store.
+    /// As many that share nothing: what is spent without a store.
     ///
     /// # Errors
     /// As [`Self::start`].
-    pub(crate) async fn alone() -> Result<Self> {
-        Self::on(1, None).await
+    pub(crate) async fn apart(services: usize) -> Result<Self> {
+        Self::on(services, None).await
     }
 
     async fn on(replicas: usize, redis: Option<Redis>) -> Result<Self> {
@@ -75,13 +75,16 @@ impl Fleet {
         Ok(fleet)
     }
 
-    /// Declares the workers at one replica; returns once all know them and are ready.
+    /// Declares the workers, once where they are shared; returns once all know them and are ready.
     async fn declare(&self) -> Result<()> {
-        for worker in 0..WORKERS {
+        let told = if self.redis.is_some() { 1 } else { self.replicas.len() };
+        for (replica, worker) in
+            self.replicas.iter().take(told).flat_map(|to| (0..WORKERS).map(move |n| (to, n)))
+        {
             let address = format!("127.0.1.{}:9", worker + 1);
             let body = json!({"endpoints": [{"address": address, "dp_size": RANKS}], "kv_events": "off"});
             let path = format!("/v1/workers/w{worker:02}");
-            let said = self.replicas[0].call("PUT", &path, Some(&body.to_string())).await?;
+            let said = replica.call("PUT", &path, Some(&body.to_string())).await?;
             ensure!(said.status < 300, "a worker is refused: {said:?}");
         }
         for replica in &self.replicas {
@@ -140,12 +143,13 @@ impl Fleet {
         self.sum("rankpin_store_commands_total").await
     }
 
-    /// Until every replica knows so many sessions and holds none; how long that took. Some that are lost only cost patience here.
+    /// Until every replica knows so many sessions (apart, all together) and holds none; how long that took. Some that are lost only cost patience here.
     ///
     /// # Errors
     /// One does not answer.
     pub(crate) async fn settles(&self, sessions: usize) -> Result<Duration> {
-        let (began, all) = (Instant::now(), sessions as f64 * self.replicas.len() as f64);
+        let copies = if self.redis.is_some() { self.replicas.len() } else { 1 };
+        let (began, all) = (Instant::now(), (sessions * copies) as f64);
         while began.elapsed() < PATIENCE {
             if self.sum("rankpin_sessions").await? >= all && self.sum("rankpin_holds").await? == 0.0 {
                 break;

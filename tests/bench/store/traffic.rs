@@ -174,32 +174,38 @@ pub(crate) async fn one_client(fleet: &Fleet, sessions: usize, run: &str) -> Res
     Ok(seen.finish(began.elapsed()))
 }
 
-/// New sessions at a fixed rate over all replicas together; every VM reports as filters do, with what it has in flight.
+/// The VMs of a fixed rate, evenly over all replicas; `first` numbers their lives.
+///
+/// # Errors
+/// Nobody listens.
+pub(crate) async fn envoys(fleet: &Fleet, first: u64) -> Result<Vec<Vm>> {
+    let mut vms = Vec::new();
+    for nth in 0..VMS {
+        let replica = &fleet.replicas[nth % fleet.replicas.len()];
+        vms.push(Vm::connect(replica.data(), &format!("envoy-{}", nth / 2), first + nth as u64).await?);
+    }
+    Ok(vms)
+}
+
+/// New sessions at a fixed rate over all these VMs together; each reports as filters do, with what it has in flight.
 ///
 /// # Errors
 /// An answer is not as it must be.
-pub(crate) async fn paced(fleet: &Fleet, sessions: usize, per_second: f64, run: &str) -> Result<Bound> {
+pub(crate) async fn paced(vms: &mut Vec<Vm>, sessions: usize, per_second: f64, run: &str) -> Result<Bound> {
     let seen = Rc::new(Seen::default());
     let (tasks, mut all) = (LocalSet::new(), Vec::new());
     let every = Duration::from_secs_f64(VMS as f64 / per_second);
-    for nth in 0..VMS {
-        let replica = &fleet.replicas[nth % fleet.replicas.len()];
-        let vm = Vm::connect(replica.data(), &format!("envoy-{}", nth / 2), 3_000_000 + nth as u64).await?;
+    for (nth, vm) in vms.drain(..).enumerate() {
         let own: Vec<SessionRef> =
             (nth..sessions).step_by(VMS).map(|n| session_of(&format!("{run}-{n}"))).collect();
-        all.push(tasks.spawn_local(at_rate(
-            vm,
-            own,
-            every,
-            every.mul_f64(nth as f64 / VMS as f64),
-            Rc::clone(&seen),
-        )));
+        let lead = every.mul_f64(nth as f64 / VMS as f64);
+        all.push(tasks.spawn_local(at_rate(vm, own, every, lead, Rc::clone(&seen))));
     }
     let began = Instant::now();
     tasks
         .run_until(async {
             for one in all {
-                one.await??;
+                vms.push(one.await??);
             }
             anyhow::Ok(())
         })
@@ -213,7 +219,7 @@ async fn at_rate(
     every: Duration,
     lead: Duration,
     seen: Rc<Seen>,
-) -> Result<()> {
+) -> Result<Vm> {
     let (began, mut reported) = (tokio::time::Instant::now() + lead, Instant::now());
     for (nth, session) in (0u32..).zip(own) {
         sleep_until(began + every * nth).await;
@@ -227,7 +233,8 @@ async fn at_rate(
             reported = Instant::now();
         }
     }
-    vm.report(Vec::new()).await
+    vm.report(Vec::new()).await?;
+    Ok(vm)
 }
 
 /// Turns of bound sessions as replicas hear of them: nothing of most, a touch of each session once in an eighth of its ttl, and what is
@@ -243,11 +250,7 @@ pub(crate) async fn pinned(
     lasts: Duration,
 ) -> Result<usize> {
     ensure!(!homes.is_empty(), "there is nobody to take turns");
-    let mut vms = Vec::new();
-    for nth in 0..VMS {
-        let replica = &fleet.replicas[nth % fleet.replicas.len()];
-        vms.push(Vm::connect(replica.data(), &format!("envoy-{}", nth / 2), 4_000_000 + nth as u64).await?);
-    }
+    let mut vms = envoys(fleet, 4_000_000).await?;
     let rounds = (lasts.as_secs_f64() / REPORT_EVERY.as_secs_f64()).ceil() as u32;
     // Each session once in an eighth of the ttl, evenly.
     let per_round = homes.len() as f64 * REPORT_EVERY.as_secs_f64() * 8.0 / ttl.as_secs_f64();
