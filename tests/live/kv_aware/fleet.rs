@@ -21,12 +21,10 @@ pub(super) fn plan(engines: u32, ranks: u32, more: &[&str]) -> WorldPlan {
 pub(super) fn plan_of(specs: &[EngineSpec]) -> WorldPlan {
     let model = artifacts::root().join("tests/engine/model");
     let tokens = json!({"mode": "local", "path": model});
-    WorldPlan::new(Steering::Kv, specs).pool(json!({"policy": "kv_aware", "tokens": tokens})).edit(
-        |config| {
-            config.served_header()?;
-            config.plugin(|own| own["service"]["route_prompt_deadline_ms"] = json!(PROMPT_DEADLINE_MS))
-        },
-    )
+    WorldPlan::new(Steering::Kv, specs).pool(json!({"policy": "kv_aware", "tokens": tokens})).edit(|config| {
+        config.served_header()?;
+        config.plugin(|own| own["service"]["route_prompt_deadline_ms"] = json!(PROMPT_DEADLINE_MS))
+    })
 }
 
 /// Starts it; every rank is listened to, and the engines' models are known.

@@ -126,11 +126,15 @@ async fn e6_e8_one_bad_event_never_costs_its_batch() {
     )
     .await;
     fleet.holds("w0", 0, 2 + 3 + 1).await;
-    for (reason, count) in [("unknown_type", 1), ("unknown_tier", 1)] {
-        assert_eq!(fleet.counted("rankpin_kv_events_skipped_total", reason).await, count, "{reason}");
-    }
-    let skipped = fleet.service.metric("rankpin_kv_events_skipped_total", &[]).await.unwrap();
-    assert_eq!(skipped, 4.0, "each bad one by itself");
+    // Each bad one by itself, as often as its batch was read: a replay on a slow machine reads it once more.
+    wait_for("one event of each kind to be counted for each reading", async || {
+        let read = fleet.counted("rankpin_kv_events_skipped_total", "unknown_type").await;
+        let tiers = fleet.counted("rankpin_kv_events_skipped_total", "unknown_tier").await;
+        let skipped = fleet.service.metric("rankpin_kv_events_skipped_total", &[]).await.ok()?;
+        (read > 0 && tiers == read && skipped == 4.0 * read as f64).then_some(())
+    })
+    .await
+    .unwrap();
     // One of three is not known: the others go, and it is counted.
     publish(&fleet, vec![removed(&[105, 7777, 104])]).await;
     fleet.holds("w0", 0, 4).await;
