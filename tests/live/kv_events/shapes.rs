@@ -1,6 +1,7 @@
 //! What a batch may carry beside blocks an index can use: each is left out by itself, counted, and costs nothing else.
 
 use super::fleet::{BLOCK, Fleet, telling, tokens};
+use e2e::wait_for;
 use rmpv::Value;
 
 /// A store of blocks named from `first` on, as a map; `change` makes it odd.
