@@ -163,7 +163,7 @@ const REPLICA_SEEDS: std::ops::Range<u64> = crate::plan::REPLICAS_FROM..crate::p
 
 #[test]
 fn a_store_that_goes_by_ends_is_noticed() {
-    let by = ["replicas agree in the end", "a session keeps its slot", "pages are where the service is"];
+    let by = ["replicas agree in the end", "a session keeps its slot", "Envoys agree in the end"];
     is_noticed_in(REPLICA_SEEDS, Bug::LaterEndsWin, &by);
 }
 

@@ -8,7 +8,7 @@ use super::State;
 use super::binding::{Merged, Place, Record};
 use super::choice::pins;
 use super::error::StateError;
-use super::journal::OWN;
+use super::journal::{OWN, STORE};
 use super::parked::{Kept, Life, Told};
 use super::report::{HoldEnd, Joined};
 use super::sessions::Session;
@@ -116,7 +116,12 @@ impl State {
         self.sessions.write_for(OWN);
         let Some(joined) = joined else { return Outcome::Rejected };
         self.tell_envoys(binding.session, record, &joined);
-        outcome_of(&joined)
+        let outcome = outcome_of(&joined);
+        if writer == STORE && matches!(outcome, Outcome::IgnoredConflict | Outcome::IgnoredStale) {
+            // The store does not know ours, or forgot it: a commit for a worker that was away, or a write that a failover lost.
+            self.sessions.tell_again(binding.session.id);
+        }
+        outcome
     }
 
     /// Where a binding is, as it is kept here; `None`: that slot is not declared yet, and the binding waits for it.
@@ -156,10 +161,10 @@ impl State {
         pool.is_some_and(pins)
     }
 
-    /// Whoever may pin another place, or what is released, is told.
+    /// Whoever may pin another place, what is released, or the same place under an older version, whose release would be late, is told.
     fn tell_envoys(&mut self, session: SessionRef, theirs: Record, joined: &Joined) {
         self.counters.holds_gave_way += u64::from(joined.hold == HoldEnd::Ended);
-        let moved = joined.before.is_some_and(|before| before.place != joined.now.place);
+        let moved = joined.before.is_some_and(|before| before.version != joined.now.version);
         let released = joined.before.is_none() && joined.now.slot().is_none();
         if moved || released || theirs.place != joined.now.place {
             self.publish(session, joined.now);

@@ -133,6 +133,11 @@ impl Table {
         self.journal.write_for(writer);
     }
 
+    /// As if its record had changed just now.
+    pub(super) fn tell_again(&mut self, id: SessionId) {
+        self.journal.note(id);
+    }
+
     /// Sessions held or bound.
     pub(super) fn live_len(&self) -> usize {
         self.held.len() + self.idle.len()

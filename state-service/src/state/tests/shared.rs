@@ -127,6 +127,65 @@ fn a_claim_at_a_dead_slot_is_not_followed() {
     assert_eq!(world.route(route_request("a", 1, "A"), 0).target, reply.target);
 }
 
+/// Its own hold is over, the other one's may not be.
+#[test]
+fn another_ones_claim_is_not_given_up() {
+    let mut world = world(Sharing::Together);
+    let (_, proposal) = held(&mut world, "a", 1);
+    let theirs = Version { seq: 4, writer: 99 };
+    claimed(&mut world, &proposal, Binding { version: theirs, ..proposal.binding.clone() });
+    let release = Command::ReleaseSession { id: session("a").id };
+    let effects = world.effects(release);
+    assert!(!effects.iter().any(|effect| matches!(effect, Effect::ClaimsOver(_))), "{effects:?}");
+}
+
+/// The store did not hear of the commit yet, and gives the next hold the claim of the one before.
+#[test]
+fn the_claim_of_a_hold_that_is_bound_is_not_taken_over() {
+    let mut world = world(Sharing::Together);
+    world.play("route a r1; commit a r1; show a");
+    world.play("remove w1");
+    let (reply, proposal) = held(&mut world, "a", 2);
+    let bound = Version { seq: proposal.binding.version.seq - 1, ..proposal.binding.version };
+    claimed(&mut world, &proposal, Binding { version: bound, ..proposal.binding.clone() });
+    let again = world.route(route_request("a", 2, "A"), 0);
+    assert_eq!((again.version, again.hold), (reply.version, reply.hold));
+    assert!(matches!(world.state.claiming(session("a"), &again), Claiming::Propose(_)));
+}
+
+/// What the store tells is older than what is known here: it was not told, or forgot.
+#[test]
+fn what_the_store_does_not_know_is_told_again() {
+    let mut world = world(Sharing::Together);
+    world.play("route a r1; commit a r1; route a r2");
+    let position = world.state.position();
+    let known = world.state.binding_of(world.now, session("a").id).unwrap();
+    let older = Version { seq: 0, ..known.version };
+    let told = vec![Binding { version: older, target: target("w3"), ..known.clone() }];
+    let effects = world.effects(Command::Apply { writer: crate::state::STORE, bindings: told });
+    assert!(effects.contains(&Effect::Recorded), "{effects:?}");
+    let changes = world.state.changes(world.now, position, crate::state::STORE, 10);
+    assert_eq!(changes.bindings, [known]);
+}
+
+/// Two replicas that tell each other everything need not begin again for it.
+#[test]
+fn what_the_store_told_makes_no_gap() {
+    let mut world = World::new(Limits { journal_max: 2, ..Limits::SERVICE });
+    world.play("worker w1; worker w2; worker w3");
+    world.apply(Command::Sharing(Sharing::Together));
+    world.play("route a r1; commit a r1");
+    let position = world.state.position();
+    let known = world.state.binding_of(world.now, session("a").id).unwrap();
+    for name in ["b", "c", "d", "e"] {
+        let bindings = vec![Binding { session: session(name), ..known.clone() }];
+        world.apply(Command::Apply { writer: crate::state::STORE, bindings });
+    }
+    assert!(!world.state.changes(world.now, position, crate::state::STORE, 10).gap);
+    world.play("route f r1; commit f r1; route g r1; commit g r1; route h r1; commit h r1");
+    assert!(world.state.changes(world.now, position, crate::state::STORE, 10).gap, "own changes are missed");
+}
+
 /// Without the store every replica places a new session where the others would, whatever it knows of loads.
 #[test]
 fn apart_they_place_alike() {
