@@ -86,8 +86,10 @@ impl Service {
             }
             Claim::Held(claim) => (claim, true),
             Claim::Bound(binding) => {
-                self.apply_bindings(crate::replicas::STORE, vec![binding]);
-                return Settled::Changed;
+                let parked = self.apply_bindings(crate::replicas::STORE, vec![binding]) == [Outcome::Parked];
+                // A hold that goes on leaves that very binding, which is no news here.
+                let goes_on = !parked && self.lock().is_held(session.id, hold);
+                return if goes_on { Settled::AsAnswered } else { Settled::Changed };
             }
             Claim::Unusable => return Settled::AsAnswered,
         };

@@ -263,6 +263,7 @@ impl State {
         prompt: Option<Box<Chain>>,
         draw: u64,
     ) -> Reply {
+        self.take_back(&request);
         match self.wait_for_slot(now, &request, prompt.as_deref(), draw) {
             Some(later) => Reply::Later(later),
             None => Reply::Route(self.route(now, request, prompt.map(|chain| *chain), draw)),

@@ -10,6 +10,7 @@ use super::kv::Looked;
 use super::limits::OWNERS_MAX;
 use super::report::{HoldEnd, Left, leave};
 use super::sessions::{Hold, Owner, Room, Session};
+use super::shared::Sharing;
 use super::verdict::{Act, Bound, Fresh, Loose, Verdict};
 use super::vms::VmId;
 use routing::block::Chain;
@@ -95,6 +96,18 @@ impl State {
             self.kv.found = looked.into_found();
         }
         reply
+    }
+
+    /// What a request was given is not load when it is asked for again, after a claim: it would be in its own way.
+    pub(super) fn take_back(&mut self, request: &RouteRequest) {
+        if self.sharing == Sharing::Single || request.dry_run {
+            return;
+        }
+        let Some(vm) = self.vms.id_of(&request.caller) else { return };
+        let half = request.prefill.as_ref().map(|ask| ask.request);
+        for id in [Some(request.request), half].into_iter().flatten() {
+            self.vms.end_reservation(vm, id, &mut self.workers);
+        }
     }
 
     fn no_such_pool(&mut self, now: Timestamp) -> RouteReply {

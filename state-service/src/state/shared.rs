@@ -126,6 +126,13 @@ impl State {
         }
     }
 
+    /// Whether that hold goes on.
+    #[must_use]
+    pub fn is_held(&self, session: SessionId, hold: HoldId) -> bool {
+        let known = self.sessions.by_id(session).and_then(|known| known.hold.as_ref());
+        known.is_some_and(|held| held.id == hold)
+    }
+
     /// All replicas know where the session is held: there, under that version, whoever claimed it. A slot that cannot serve here is
     /// not taken over: its own hold goes on, and whose binding is the newer one will be seen.
     pub(super) fn claimed(&mut self, session: SessionRef, hold: HoldId, claim: &Binding) {

@@ -11,7 +11,7 @@ use crate::world::{Event, World};
 use routing::block::Chain;
 use routing::contract::{RouteReply, RouteRequest, SessionRef};
 use routing::id::{HoldId, SessionId, Version};
-use state_service::state::{Claiming, Command, Reply};
+use state_service::state::{Claiming, Command, Outcome, Reply};
 
 /// So often an answer is asked for again.
 const ANSWERS_MAX: u32 = 3;
@@ -158,8 +158,8 @@ impl World {
             }
             Claim::Bound(binding) => {
                 self.fired.count(Fault::BoundByAnother);
-                self.take_bindings(vec![binding]);
-                return true;
+                let parked = self.take_bindings(vec![binding]) == [Outcome::Parked];
+                return parked || !self.service.state.is_held(session.id, hold);
             }
         };
         self.apply(Command::Claimed { session, hold, claim: Box::new(claim) });

@@ -146,21 +146,24 @@ impl World {
         })
     }
 
-    pub(crate) fn take_bindings(&mut self, bindings: Vec<Binding>) {
+    pub(crate) fn take_bindings(&mut self, bindings: Vec<Binding>) -> Vec<Outcome> {
         let mut bindings = bindings;
         if self.bug == Some(Bug::UnknownSlotsAreIgnored) {
             bindings.retain(|binding| self.knows_slot(binding));
         }
         if bindings.is_empty() {
-            return;
+            return Vec::new();
         }
-        let Reply::Applied(outcomes) = self.apply(Command::Apply { writer: STORE, bindings }) else { return };
-        for outcome in outcomes {
+        let Reply::Applied(outcomes) = self.apply(Command::Apply { writer: STORE, bindings }) else {
+            return Vec::new();
+        };
+        for outcome in &outcomes {
             self.fired.count(match outcome {
                 Outcome::Inserted | Outcome::ReplacedNewer => Fault::BindingHeard,
                 Outcome::Parked => Fault::BindingParked,
                 _ => Fault::BindingHeardAgain,
             });
         }
+        outcomes
     }
 }

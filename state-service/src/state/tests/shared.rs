@@ -153,6 +153,19 @@ fn the_claim_of_a_hold_that_is_bound_is_not_taken_over() {
     assert!(matches!(world.state.claiming(session("a"), &again), Claiming::Propose(_)));
 }
 
+/// A request that is asked for again after its claim is neither in its own way nor an owner of what it was told first.
+#[test]
+fn what_is_asked_again_takes_its_first_answer_back() {
+    let mut world = world(Sharing::Together);
+    let (_, proposal) = held(&mut world, "a", 1);
+    assert_eq!(world.state.worker(&worker_id("w1")).unwrap().load.requests(), 1);
+    assert!(world.state.is_held(session("a").id, proposal.hold));
+    world.play("probe w1 ---; probe w2 ---; probe w3 ---");
+    assert_eq!(world.route(route_request("a", 1, "A"), 0).target, None);
+    assert_eq!(world.state.worker(&worker_id("w1")).unwrap().load.requests(), 0);
+    assert!(!world.state.is_held(session("a").id, proposal.hold));
+}
+
 /// What the store tells is older than what is known here: it was not told, or forgot.
 #[test]
 fn what_the_store_does_not_know_is_told_again() {
