@@ -102,6 +102,15 @@ impl Envoy {
         Ok(text.lines().find_map(|line| line.strip_prefix(&head)?.trim().parse().ok()).unwrap_or(0))
     }
 
+    /// Connections that it has open to an endpoint, over all clusters.
+    ///
+    /// # Errors
+    /// The admin does not answer.
+    pub async fn connections_to(&self, host: SocketAddr) -> Result<u64> {
+        let (text, stat) = (self.admin("/clusters").await?, format!("::{host}::cx_active::"));
+        Ok(text.lines().filter_map(|line| line.split_once(&stat)?.1.trim().parse::<u64>().ok()).sum())
+    }
+
     /// How many statistics there are, of any kind.
     ///
     /// # Errors

@@ -3,7 +3,7 @@
 use e2e::{EngineSpec, Steering, WorldPlan};
 
 use crate::support::{
-    BOTH, bound_to, comes_home, nothing_in_flight, served, state, three_engines, turn, unprobed,
+    BOTH, bound_to, comes_home, nothing_in_flight, refuses, served, state, three_engines, turn, unprobed,
 };
 
 const POOL: &str = "rankpin-pool-default";
@@ -17,7 +17,7 @@ async fn flapping_ten_times() {
         let client = world.client();
         let mut unanswered = 0;
         for flap in 0..10 {
-            world.engine("w0").close().await.unwrap();
+            refuses(&world, "w0").await;
             for n in 0..6 {
                 let turn = client.chat(Some(&format!("flap-{n}")), "x").await.unwrap();
                 assert!([200, 503].contains(&turn.status), "{steering:?}, {flap}: {}", turn.status);
@@ -71,7 +71,7 @@ async fn the_fallback_behind_the_list_dials_a_dead_host_once() {
         let (key, home) = bound_to(&world, "w0").await;
         world.engine("w1").fault("429=10", Some(1)).await.unwrap();
         assert_eq!(turn(&client, &other).await.worker, "w0");
-        world.engine("w0").close().await.unwrap();
+        refuses(&world, "w0").await;
         let before = world.envoy().host_stat(POOL, dead, "cx_connect_fail").await.unwrap();
         assert_eq!(turn(&client, &key).await.worker, "w1");
         let dialled = world.envoy().host_stat(POOL, dead, "cx_connect_fail").await.unwrap() - before;

@@ -7,8 +7,8 @@ use e2e::{Client, Steering, World, WorldPlan, wait_for};
 use serde_json::Value;
 
 use crate::support::{
-    BOTH, asked, binding, bound_to, comes_home, in_flight, nothing_in_flight, rank_is_its_own, stream,
-    streamed_by, streaming, three_engines, turn, unprobed,
+    BOTH, asked, binding, bound_to, comes_home, in_flight, nothing_in_flight, rank_is_its_own, refuses,
+    stream, streamed_by, streaming, three_engines, turn, unprobed,
 };
 
 /// F1, the first half. Under cluster steering a turn can only go to its own worker: one turn pays, the next ones do not.
@@ -102,7 +102,7 @@ async fn refusing() {
         let world = unprobed(steering).start().await.unwrap();
         let (key, home) = bound_to(&world, "w0").await;
         let before = binding(&world, &key).await;
-        world.engine("w0").close().await.unwrap();
+        refuses(&world, "w0").await;
         let client = world.client();
         if steering == Steering::Cluster {
             assert_eq!(client.chat(Some(&key), "one pays").await.unwrap().status, 503);

@@ -136,6 +136,20 @@ pub(crate) fn streamed_by(stream: &Raw) -> String {
     stream.header("x-engine-name").unwrap()
 }
 
+/// Makes an engine refuse connections, until Envoy has seen that those it kept are closed: what is sent on one of them before that is
+/// reset, not refused.
+pub(crate) async fn refuses(world: &World, worker: &str) {
+    let engine = world.engine(worker);
+    engine.close().await.unwrap();
+    for (index, envoy) in world.envoys.iter().enumerate() {
+        wait_for(&format!("{} to have no connection to {worker}", World::node(index)), async || {
+            (envoy.connections_to(engine.address()).await.ok()? == 0).then_some(())
+        })
+        .await
+        .unwrap();
+    }
+}
+
 /// Until the service counts so many requests in flight on the worker.
 pub(crate) async fn in_flight(world: &World, worker: &str, count: u64) {
     wait_for(&format!("{count} requests in flight on {worker}"), async || {
