@@ -44,6 +44,8 @@ pub struct Replicas {
     over: Mutex<VecDeque<(SessionId, Version)>>,
     notes: Mutex<VecDeque<Note>>,
     declared: Mutex<Declared>,
+    /// Held while declarations are told, or read: one after the other.
+    declaring: tokio::sync::Mutex<()>,
 }
 
 impl Replicas {
@@ -61,6 +63,7 @@ impl Replicas {
             over: Mutex::default(),
             notes: Mutex::default(),
             declared: Mutex::default(),
+            declaring: tokio::sync::Mutex::default(),
         }
     }
 

@@ -51,6 +51,7 @@ impl Replicas {
     }
 
     async fn tell_declared(&self, service: &Service, id: &WorkerId) -> Result<(), StoreError> {
+        let _alone = self.declaring.lock().await;
         let last = lock(&self.declared).last;
         let generation = match service.shared_declaration(id) {
             Some(json) => {
@@ -88,6 +89,8 @@ impl Replicas {
     /// # Errors
     /// Any of [`StoreError`].
     pub(super) async fn load_declared(&self, service: &Service) -> Result<(), StoreError> {
+        // Nothing is told between the reading and what is made of it: what is not listed yet would be taken for removed.
+        let _alone = self.declaring.lock().await;
         let shared = self.store.workers().await?;
         self.notice_life();
         let names: BTreeSet<&WorkerId> = shared.workers.iter().map(|worker| &worker.id).collect();
