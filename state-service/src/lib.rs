@@ -14,6 +14,7 @@ pub mod explain;
 pub mod http;
 mod keepers;
 pub mod kv_events;
+mod lock;
 pub mod metrics;
 pub mod persist;
 pub mod probe;

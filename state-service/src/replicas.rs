@@ -8,6 +8,7 @@ mod declared;
 mod hear;
 mod tell;
 
+use crate::lock::lock;
 use crate::state::{Note, Sharing};
 use crate::store::{Standing, Store, StoreFigures};
 use claim::Asked;
@@ -15,7 +16,7 @@ use declared::Declared;
 use routing::id::{SessionId, Version};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::{Notify, mpsc};
 use tokio::time::{Instant, sleep_until};
@@ -150,8 +151,4 @@ async fn stand(service: &crate::service::Service, replicas: &Replicas) {
             }
         }
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -3,9 +3,10 @@
 //! Knows no sockets and no HTTP beyond "a request began" and "it is answered".
 
 use super::lines::Pace;
+use crate::lock::lock;
 use axum::http::Version;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
@@ -205,11 +206,6 @@ impl Drop for Turn {
         doings.open = doings.open.saturating_sub(1);
         doings.quiet_since = Instant::now();
     }
-}
-
-/// Nothing here can be left half done.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! Claims: before a first turn's slot is told, all replicas agree on it, in one call for all that ask at once.
 
-use super::{Replicas, lock};
+use super::Replicas;
+use crate::lock::lock;
 use crate::service::Service;
 use crate::state::Binding;
 use crate::store::{BATCH_MAX, Claim, StoreError};

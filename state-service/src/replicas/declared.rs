@@ -1,6 +1,7 @@
 //! Declared workers as all replicas know them: each declaration has a number, and what the store did not take yet is told again.
 
-use super::{Replicas, lock};
+use super::Replicas;
+use crate::lock::lock;
 use crate::service::Service;
 use crate::store::{SharedWorker, StoreError};
 use routing::id::WorkerId;

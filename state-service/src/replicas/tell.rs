@@ -3,7 +3,8 @@
 //! Nothing is kept here but a position: what the store did not take is told again from the state's journal, or, when that does not
 //! reach back so far, all of it.
 
-use super::{Replicas, STORE, lock};
+use super::{Replicas, STORE};
+use crate::lock::lock;
 use crate::service::Service;
 use crate::state::{Binding, Note, Position};
 use crate::store::{BATCH_MAX, NOTE_BYTES_MAX, StoreError};

@@ -83,7 +83,7 @@ impl Service {
         }
         // Before the look: what changes after it wakes us.
         let changes = self.hosts.changes.subscribe();
-        if self.lock().changes(self.clock.now(), after.position, writer, 0).gap {
+        if self.changed_bindings(after.position, writer, 0).gap {
             return Err(gone("cursor_too_old", "not every change after this cursor is known any more"));
         }
         let place = Arc::clone(&self.hosts.streams).try_acquire_owned().map_err(|_| {
@@ -117,7 +117,7 @@ impl Service {
             Problem::busy("snapshots_full", format!("{SNAPSHOTS_MAX} snapshots are being read"))
         })?;
         self.hosts.snapshots_begun.fetch_add(1, Ordering::Relaxed);
-        let cursor = self.cursor(self.lock().position());
+        let cursor = self.cursor(self.position());
         Ok((cursor, Reading { service: Arc::clone(self), from: Some(SessionId(0)), _place: place }))
     }
 
@@ -186,7 +186,7 @@ impl Following {
         // Marked seen before looking: a change in between wakes us at once instead of being missed.
         self.changes.borrow_and_update();
         let service = &self.service;
-        let changes = service.lock().changes(service.clock.now(), self.position, self.writer, max);
+        let changes = service.changed_bindings(self.position, self.writer, max);
         self.position = if changes.gap { self.position } else { changes.position };
         let told = u64::try_from(changes.bindings.len()).unwrap_or(u64::MAX);
         service.hosts.told.fetch_add(told, Ordering::Relaxed);
@@ -228,7 +228,7 @@ impl Reading {
     /// The next page, at most `max` sessions looked at; `None`: that was all.
     pub fn page(&mut self, max: usize) -> Option<Vec<Binding>> {
         let from = self.from?;
-        let (bindings, next) = self.service.lock().bindings_from(self.service.clock.now(), from, max);
+        let (bindings, next) = self.service.bindings_from(from, max);
         self.from = next;
         Some(bindings)
     }
