@@ -148,15 +148,36 @@ impl Engine {
         for (worker, others) in able.first.into_iter().zip(others) {
             let left = until.saturating_duration_since(Instant::now());
             let share = if others == 0 { left } else { left / 2 };
-            let answer =
-                self.shared.start(worker, &question, Some(Arc::clone(&place)), Instant::now() + share);
+            let waits = Waits { resting: &self.shared.resting, worker: &worker };
+            let until = Instant::now() + share;
+            let answer = self.shared.start(worker.clone(), &question, Some(Arc::clone(&place)), until);
             found = answer.await.unwrap_or(Err(Reason::Panicked));
+            waits.over();
             // A body that one refuses all refuse.
             if matches!(found, Ok(_) | Err(Reason::Template)) {
                 break;
             }
         }
         found
+    }
+}
+
+/// Somebody waits for this worker's answer. Dropped before it is over, by the turn's own deadline, the worker did not answer: that is
+/// known before the turn goes on, whichever of the two timers was seen first.
+struct Waits<'a> {
+    resting: &'a Resting,
+    worker: &'a str,
+}
+
+impl Waits<'_> {
+    fn over(self) {
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Waits<'_> {
+    fn drop(&mut self) {
+        self.resting.failed(Instant::now(), self.worker);
     }
 }
 
