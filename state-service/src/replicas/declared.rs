@@ -15,7 +15,7 @@ pub(super) struct Declared {
     /// The highest number seen.
     last: u64,
     /// The store's memory that they are of.
-    life: Option<u64>,
+    life: Option<(u64, u64)>,
     /// Declared or removed here, and not in the store yet. Bounded by what may be declared.
     untold: BTreeSet<WorkerId>,
     /// The store's are to be read again.
@@ -75,7 +75,7 @@ impl Replicas {
 
     /// What another memory of the store knew is not gone: it is to be told again.
     fn notice_life(&self) {
-        let now = self.store.status().epoch;
+        let now = self.store.status().memory();
         let mut declared = lock(&self.declared);
         if declared.life.is_some() && declared.life != now {
             let known: Vec<WorkerId> = std::mem::take(&mut declared.known).into_keys().collect();
@@ -112,6 +112,7 @@ impl Replicas {
             service.take_shared(id, declaration, *generation);
             lock(&self.declared).known.insert(id.clone(), *generation);
         }
+        service.declared_up_to(shared.generation);
         let mut declared = lock(&self.declared);
         declared.last = declared.last.max(shared.generation);
         Ok(())

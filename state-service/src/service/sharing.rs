@@ -112,6 +112,7 @@ impl Service {
             ("entries", "Entries of its log that came.", figures.entries),
             ("gaps", "Times that its log did not reach back far enough.", figures.gaps),
             ("epoch_changes", "Times that it came back without its memory.", figures.epoch_changes),
+            ("lost_writes", "Times that it came back without its last writes.", figures.lost_writes),
         ] {
             text.single(&format!("rankpin_store_{name}_total"), "counter", help, count);
         }
@@ -178,6 +179,11 @@ impl Service {
     pub(crate) fn number_declaration(&self, id: &WorkerId, generation: u64) {
         // It may be gone by now.
         self.apply(Command::Generation { worker: id.clone(), generation });
+    }
+
+    /// All declarations up to this number were read.
+    pub(crate) fn declared_up_to(&self, generation: u64) {
+        self.apply(Command::DeclaredUpTo { generation });
     }
 
     /// Another replica was told of a worker. What this one's config file says of it goes first.

@@ -127,6 +127,11 @@ pub enum Command {
         /// Its number, > 0.
         generation: u64,
     },
+    /// Every declaration that all replicas know up to this number was told: a worker that is not declared now is gone.
+    DeclaredUpTo {
+        /// The number.
+        generation: u64,
+    },
     /// What another writer, a replica or a host, knows of sessions.
     Apply {
         /// Who: not 0. It is not told of its own changes.

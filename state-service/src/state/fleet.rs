@@ -70,6 +70,7 @@ impl State {
         let limit_of_pool = self.pools.get(&worker.spec.pool).and_then(|pool| pool.in_flight_limit);
         worker.in_flight_limit = worker.spec.in_flight_limit.or(limit_of_pool);
         self.workers.put(worker);
+        self.gone.forget(hash);
         self.settle_kv(now, hash);
         self.workers.touch_all(&id);
         if declared == Declared::Created {
@@ -147,6 +148,7 @@ impl State {
     ) -> Result<(), StateError> {
         let removed = self.workers.remove(id).ok_or_else(|| StateError::UnknownWorker { id: id.clone() })?;
         self.slots.give_back(removed.first_slot);
+        self.gone.remember(id, removed.generation);
         self.settle_kv(now, removed.hash);
         self.bump_xds();
         self.drop_empty_pools();

@@ -10,6 +10,8 @@ pub(super) const OWNERS_MAX: usize = 1024;
 pub(super) const RESERVATIONS_MAX: usize = 4096;
 /// Most requests of one VM remembered as over before their route came. Past it the oldest may leave a hold behind.
 pub(super) const OVER_MAX: usize = 256;
+/// Most workers that are not declared and whose names are kept. Past it the sessions of the one kept for longest are not told of.
+pub(super) const GONE_MAX: usize = 4096;
 /// Most bindings that wait for their slot to be declared. Past it the oldest is forgotten.
 pub(super) const PARKED_MAX: usize = 65_536;
 /// How long they wait.

@@ -16,6 +16,7 @@ mod error;
 mod explain;
 mod fleet;
 mod gauges;
+mod gone;
 mod health;
 mod journal;
 mod judge;
@@ -64,6 +65,7 @@ pub use view::{SessionState, SessionView, Sizes};
 pub use workers::{Endpoint, Worker, cluster_name};
 
 use alias::Aliases;
+use gone::Gone;
 use limits::EXPIRED_PER_TICK_MAX;
 use nodes::Nodes;
 use parked::Parked;
@@ -91,6 +93,7 @@ pub struct State {
     /// Round robin of each pool, and of the prefill half of those that are split. Pools are bounded, so this is.
     turns: BTreeMap<(PoolName, bool), u64>,
     workers: Workers,
+    gone: Gone,
     /// Version of what xDS serves.
     xds: u64,
     nodes: Nodes,
@@ -142,6 +145,7 @@ impl State {
             pools,
             turns: BTreeMap::new(),
             workers: Workers::default(),
+            gone: Gone::default(),
             // Versions start at 1: 0 is what a caller has that has nothing.
             xds: 1,
             nodes: Nodes::default(),
@@ -213,6 +217,7 @@ impl State {
             Command::Generation { worker, generation } => {
                 return done(self.number_declaration(now, &worker, generation));
             }
+            Command::DeclaredUpTo { generation } => self.declared_up_to(now, generation),
             Command::Resolved { worker, endpoint, address } => {
                 return done(self.resolved(&worker, endpoint, address));
             }

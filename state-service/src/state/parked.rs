@@ -91,6 +91,11 @@ impl Parked {
         if full { Parking::OldestWent } else { Parking::Free }
     }
 
+    /// Workers that something waits for, each once.
+    pub(super) fn workers(&self) -> BTreeSet<u64> {
+        self.bindings.keys().map(|(worker, _)| *worker).collect()
+    }
+
     /// Those of a worker, by session.
     pub(super) fn take_of(&mut self, worker: u64) -> Vec<Waiting> {
         let range = (worker, SessionId(0))..=(worker, SessionId(u128::MAX));

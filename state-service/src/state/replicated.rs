@@ -5,13 +5,14 @@
 //! are told `journal.rs`'s. Knows neither stores nor streams.
 
 use super::State;
-use super::binding::{Merged, Place, Record};
+use super::binding::{Merged, Place, Record, Slot};
 use super::choice::pins;
 use super::error::StateError;
 use super::journal::{OWN, STORE};
 use super::parked::{Kept, Life, Told};
 use super::report::{HoldEnd, Joined};
 use super::sessions::Session;
+use super::workers::Worker;
 use routing::contract::{KeptSlot, SessionRef, Target};
 use routing::hash::worker_hash;
 use routing::id::{SessionId, Version, WorkerId};
@@ -131,20 +132,28 @@ impl State {
         let slot = KeptSlot { worker_hash: worker_hash(worker), rank: *rank };
         let told = Told::Writer { writer, generation };
         let kept = Kept { session, version, slot, life: Life::Left(expires_in_ms), told };
-        let known = self.workers.by_hash(slot.worker_hash).map(|worker| worker.slot_of(*rank));
-        match known.filter(|_| !self.is_too_new(&kept)) {
-            Some(slot) => Some(Place::Bound(slot)),
-            None => {
-                self.park(now, kept);
-                None
-            }
+        if self.is_awaited(&kept) {
+            self.park(now, kept);
+            return None;
         }
+        if self.workers.by_hash(slot.worker_hash).is_none() {
+            self.gone.remember(worker, generation);
+        }
+        Some(Place::Bound(self.slot_kept(slot)))
     }
 
-    /// Whether a binding's rank is one that the worker may have by a declaration that did not come here yet.
-    pub(super) fn is_too_new(&self, kept: &Kept) -> bool {
-        let Told::Writer { generation, .. } = kept.told else { return false };
-        let Some(worker) = self.workers.by_hash(kept.slot.worker_hash) else { return true };
+    /// A slot as it is kept; of a worker that is gone, as it was told.
+    pub(super) fn slot_kept(&self, slot: KeptSlot) -> Slot {
+        let worker = self.workers.by_hash(slot.worker_hash);
+        worker.map_or_else(|| Slot::new(slot.worker_hash, slot.rank), |worker| worker.slot_of(slot.rank))
+    }
+
+    /// Whether a binding's worker or rank may be there by a declaration that did not come here yet. One that is gone, as its number
+    /// says, is not awaited: who asks next binds anew, here as anywhere.
+    pub(super) fn is_awaited(&self, kept: &Kept) -> bool {
+        let worker = self.workers.by_hash(kept.slot.worker_hash);
+        let Told::Writer { generation, .. } = kept.told else { return worker.is_none() };
+        let Some(worker) = worker else { return !self.gone.is_over(kept.slot.worker_hash, generation) };
         let newer = generation == 0 || worker.generation == 0 || generation > worker.generation;
         newer && kept.slot.rank.is_some() && !worker.has_rank(kept.slot.rank)
     }
@@ -152,13 +161,12 @@ impl State {
     /// Whether sessions of a worker are bound at all; unknown ones may be.
     #[must_use]
     pub fn keeps_bindings_of(&self, worker: &WorkerId) -> bool {
-        let hash = worker_hash(worker);
-        self.workers.by_hash(hash).is_none() || self.pins_at(hash)
+        self.pins_at(worker_hash(worker))
     }
 
     fn pins_at(&self, worker: u64) -> bool {
-        let pool = self.workers.by_hash(worker).and_then(|worker| self.pools.get(&worker.spec.pool));
-        pool.is_some_and(pins)
+        let pins_there = |worker: &Worker| self.pools.get(&worker.spec.pool).is_some_and(pins);
+        self.workers.by_hash(worker).is_none_or(pins_there)
     }
 
     /// Whoever may pin another place, what is released, or the same place under an older version, whose release would be late, is told.
@@ -183,6 +191,14 @@ impl State {
         let hash = worker.hash;
         self.unpark(now, hash);
         Ok(())
+    }
+
+    /// Every declaration up to this number was told: what waits for one that is not among them waits for nothing.
+    pub(super) fn declared_up_to(&mut self, now: Timestamp, generation: u64) {
+        self.gone.all_told(generation);
+        for worker in self.parked.workers() {
+            self.unpark(now, worker);
+        }
     }
 
     /// What changed after a position, but for what `not_of` wrote; at most `max` changes looked at.
@@ -232,14 +248,13 @@ impl State {
         self.sessions.by_id(id).and_then(|known| self.as_told(now, id, known))
     }
 
-    /// A session as others are told; `None`: it has no record, its time is over, or nobody can be told where it is.
+    /// A session as others are told; `None`: it has no record, its time is over, or nobody here knows what its worker
+    /// is called.
     fn as_told(&self, now: Timestamp, id: SessionId, session: &Session) -> Option<Binding> {
         let record = session.record.filter(|record| !record.is_expired(now))?;
-        let worker = record.slot().map(|slot| (slot, self.workers.by_hash(slot.worker)));
-        let (target, generation) = match worker {
+        let (target, generation) = match record.slot() {
             None => (None, 0),
-            Some((slot, Some(worker))) => (Some(worker.target(slot)), worker.generation),
-            Some((_, None)) => return None,
+            Some(slot) => self.target_told(slot).map(|(target, generation)| (Some(target), generation))?,
         };
         Some(Binding {
             session: SessionRef { id, rank_hash: session.rank_hash },
@@ -248,6 +263,15 @@ impl State {
             expires_in_ms: record.deadline.since(now),
             generation,
         })
+    }
+
+    /// What a slot is called, and by which declaration; also of a worker that is gone: the others may have it, or forget it too.
+    fn target_told(&self, slot: Slot) -> Option<(Target, u64)> {
+        if let Some(worker) = self.workers.by_hash(slot.worker) {
+            return Some((worker.target(slot), worker.generation));
+        }
+        let gone = self.gone.by_hash(slot.worker)?;
+        Some((Target { worker: gone.id.clone(), rank: slot.rank() }, gone.generation))
     }
 }
 

@@ -70,7 +70,11 @@ impl State {
         match entry {
             Entry::Committed { session, pool, request, hold, target, version } => {
                 let unknown = self.workers.by_id(&target.worker).is_none();
-                self.counters.commit_unknown_worker += u64::from(unknown);
+                if unknown {
+                    self.counters.commit_unknown_worker += 1;
+                    // The others are to be told where its session is.
+                    self.gone.remember(&target.worker, 0);
+                }
                 let owner = vm.map(|vm| Owner { vm, request });
                 let commit = Commit { session, owner, hold, slot: self.slot_of(&target), version };
                 if !self.is_booked(vm, request) {

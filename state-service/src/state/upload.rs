@@ -3,7 +3,7 @@
 //! A binding whose worker is not declared here yet is parked until it is. Which records win is `binding.rs`'s to say.
 
 use super::State;
-use super::binding::{Place, Record, Slot};
+use super::binding::{Place, Record};
 use super::choice::pins;
 use super::journal::OWN;
 use super::parked::{Kept, Life, Parking, Told};
@@ -40,24 +40,29 @@ impl State {
 
     /// Joins a binding told of at `since` into the table. Its pool is that of its worker.
     fn merge_kept(&mut self, now: Timestamp, since: Timestamp, kept: &Kept) {
-        let Some(worker) = self.workers.by_hash(kept.slot.worker_hash) else { return };
-        let Some(pool) = self.pools.get(&worker.spec.pool).filter(|pool| pins(pool)) else {
+        let Some(ttl) = self.ttl_at(kept.slot.worker_hash) else {
             self.counters.upload_unstored += 1;
             return;
         };
-        let Some(deadline) = deadline(now, since, kept.life, pool.ttl_ms) else {
+        let Some(deadline) = deadline(now, since, kept.life, ttl) else {
             self.counters.upload_expired += 1;
             return;
         };
-        let slot: Slot = worker.slot_of(kept.slot.rank);
-        let record = Record { version: kept.version, place: Place::Bound(slot), deadline };
+        let place = Place::Bound(self.slot_kept(kept.slot));
+        let record = Record { version: kept.version, place, deadline };
         self.take_kept(kept.session, record);
     }
 
-    /// A worker is declared, or declared otherwise: what was parked for it counts now, if its slot is there.
+    /// The ttl of a worker's pool; `None`: it keeps no bindings. Of a worker that is gone only writers tell, with ends of their own.
+    fn ttl_at(&self, worker: u64) -> Option<Millis> {
+        let Some(worker) = self.workers.by_hash(worker) else { return Some(Millis(0)) };
+        self.pools.get(&worker.spec.pool).filter(|pool| pins(pool)).map(|pool| pool.ttl_ms)
+    }
+
+    /// A worker is declared, declared otherwise, or known to be gone: what was parked for it counts now, if nothing else is awaited.
     pub(super) fn unpark(&mut self, now: Timestamp, worker: u64) {
         for waiting in self.parked.take_of(worker) {
-            if self.is_too_new(&waiting.kept) {
+            if self.is_awaited(&waiting.kept) {
                 self.parked.put_back(waiting);
                 continue;
             }

@@ -102,6 +102,64 @@ fn a_rank_that_was_is_not_awaited() {
     );
 }
 
+/// Read while its worker is not declared, a binding is told all the same: whoever reads does not come back to it.
+#[test]
+fn a_binding_is_told_though_its_worker_is_gone() {
+    check(
+        "worker w1 ranks=0..4; number w1 3; worker w2; route a r1; commit a r1; remove w1; changes 0; route b r2 seq=1; show a;
+         route c r3; remove w2; commit c r3; changes 1; worker w2; changes 1",
+        &expect![[r#"
+            worker w1 ranks=0..4 -> Created
+            number w1 3 -> done
+            worker w2 -> Created
+            route a r1 -> held w1:3 v1 least_loaded
+            commit a r1 -> Bound w1:3 v1 [holds_committed merge_inserted]
+            remove w1 -> done
+            changes 0 -> a w1:3 v1, at 1
+            route b r2 seq=1 -> held w2 v2 least_loaded
+            show a -> Bound - v1
+            route c r3 -> held w2 v3 least_loaded
+            remove w2 -> done
+            commit c r3 -> Bound - v3 [holds_committed merge_inserted commit_unknown_worker]
+            changes 1 -> c w2 v3, at 2
+            worker w2 -> Created
+            changes 1 -> c w2 v3, at 2
+        "#]],
+    );
+}
+
+/// Its declaration is over, as its number says: it is not waited for, and its session is bound anew here as anywhere.
+#[test]
+fn a_worker_that_is_gone_is_not_awaited() {
+    check(
+        "worker w1; number w1 3; worker w2; remove w1; apply a v=3/9 on=w1 gen=3; route a r1; apply b v=3/9 on=w1 gen=4; route b r2;
+         apply c v=3/9 on=w3 gen=4; apply d v=3/9 on=w3 gen=6; apply e v=3/9 on=w3; told 5; show c; route b r3; route d r4; route e r5;
+         worker w3; number w3 6; show d; changes 0",
+        &expect![[r#"
+            worker w1 -> Created
+            number w1 3 -> done
+            worker w2 -> Created
+            remove w1 -> done
+            apply a v=3/9 on=w1 gen=3 -> [Inserted] Bound - v3/9
+            route a r1 -> held w2 v4 rebound
+            apply b v=3/9 on=w1 gen=4 -> [Parked] none
+            route b r2 -> unsure - v0 settling
+            apply c v=3/9 on=w3 gen=4 -> [Parked] none
+            apply d v=3/9 on=w3 gen=6 -> [Parked] none
+            apply e v=3/9 on=w3 -> [Parked] none
+            told 5 -> done
+            show c -> Bound - v3/9
+            route b r3 -> held w2 v5 rebound
+            route d r4 -> unsure - v0 settling
+            route e r5 -> unsure - v0 settling
+            worker w3 -> Created
+            number w3 6 -> done
+            show d -> Bound w3 v3/9
+            changes 0 -> a w1 v3, b w1 v3, c w3 v3, e w3 v3, d w3 v3, at 5
+        "#]],
+    );
+}
+
 #[test]
 fn what_is_newer_makes_what_waits_void() {
     check(
@@ -141,9 +199,9 @@ fn changes_are_told_once_each_in_order_and_not_to_who_made_them() {
             changes 0 not=4 -> c w2 v3, a released v2, b w2 v3, at 5
             changes 9 -> at 5 gap
             remove w2 -> done
-            changes 0 -> a released v2, at 5
+            changes 0 -> c w2 v3, a released v2, b w2 v3, at 5
             wait 1801s -> 1 sessions, 0 held, 0 vms
-            changes 0 -> at 5
+            changes 0 -> b w2 v3, at 5
         "#]],
     );
 }

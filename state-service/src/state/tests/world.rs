@@ -133,6 +133,9 @@ impl World {
                 worker: worker_id(id),
                 generation: generation.parse().unwrap(),
             })),
+            ["told", generation] => {
+                said(self.apply(Command::DeclaredUpTo { generation: generation.parse().unwrap() }))
+            }
             ["changes", after] => self.changes(after.parse().unwrap()),
             ["gone", vm] => self.gone(vm),
             ["earlier", all] => said(self.apply(Command::EarlierLife { all_told: *all == "all" })),
