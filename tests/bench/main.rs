@@ -6,6 +6,7 @@ mod events;
 mod failover;
 mod figures;
 mod first_turn;
+mod fleet;
 mod index;
 mod json;
 mod load;
@@ -52,6 +53,8 @@ enum Bench {
     Route(route::Plan),
     /// Replicas on one store: what is lost, how late they know, what a first turn takes, commands and CPU.
     Store(store::Plan),
+    /// A recorded day of coding agents through Envoys and replicas: whether several find as much cached as one, and what they cost.
+    Fleet(fleet::Plan),
     /// Speed of tokenising, and what a conversation's next turn costs beside its whole.
     Tokens(tokens::Plan),
 }
@@ -72,7 +75,9 @@ fn run(bench: Bench) -> Result<()> {
         Bench::Json(plan) => return json::run(plan),
         Bench::Index(plan) => return index::run(plan),
         Bench::Tokens(plan) => return tokens::run(plan),
-        Bench::Failover(_) | Bench::Events(_) | Bench::Route(_) | Bench::Store(_) => process::Cores::Shared,
+        Bench::Failover(_) | Bench::Events(_) | Bench::Route(_) | Bench::Store(_) | Bench::Fleet(_) => {
+            process::Cores::Shared
+        }
         Bench::Pinned(_) | Bench::FirstTurn(_) => process::Cores::claim(),
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -87,6 +92,7 @@ fn run(bench: Bench) -> Result<()> {
             Bench::Events(plan) => events::run(&plan).await,
             Bench::Route(plan) => route::run(&plan).await,
             Bench::Store(plan) => store::run(&plan).await,
+            Bench::Fleet(plan) => fleet::run(&plan).await,
         }
     })
 }

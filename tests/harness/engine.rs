@@ -1,5 +1,6 @@
 //! A fake engine as a child: what it was asked, and which faults it shall have. Knows its control calls, not its insides.
 
+mod group;
 mod kv;
 
 use std::net::SocketAddr;
@@ -17,6 +18,7 @@ use crate::artifacts;
 use crate::child::Child;
 use crate::wait::wait_for;
 
+pub use group::EngineGroup;
 pub use kv::KvRank;
 
 const TIMEOUT: Duration = Duration::from_secs(30);

@@ -26,7 +26,7 @@ pub mod world;
 pub use self::redis::Redis;
 pub use bootstrap::{Bootstrap, Steering};
 pub use client::{Client, Turn};
-pub use engine::{Engine, EngineSpec, Numbering};
+pub use engine::{Engine, EngineGroup, EngineSpec, Numbering};
 pub use envoy::Envoy;
 pub use scripted::Scripted;
 pub use service::{Service, ServicePlan};

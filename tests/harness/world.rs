@@ -1,12 +1,13 @@
 //! A whole installation for one test: engines, the service that knows them, Envoys in front; ready when it returns.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 
 use crate::bootstrap::{Bootstrap, Steering};
 use crate::client::{Client, Slot};
-use crate::engine::{Engine, EngineSpec};
+use crate::engine::{Engine, EngineGroup, EngineSpec};
 use crate::envoy::Envoy;
 use crate::scratch::Scratch;
 use crate::service::{Service, ServicePlan};
@@ -24,6 +25,7 @@ pub struct WorldPlan {
     steering: Steering,
     service: ServicePlan,
     engines: Vec<EngineSpec>,
+    group: Option<EngineGroup>,
     envoys: usize,
     replicas: usize,
     threads: u32,
@@ -42,6 +44,7 @@ impl WorldPlan {
             steering,
             service,
             engines: engines.to_vec(),
+            group: None,
             envoys: 1,
             replicas: 1,
             threads: 2,
@@ -132,6 +135,13 @@ impl WorldPlan {
         self
     }
 
+    /// These engines of one process besides, all declared.
+    #[must_use]
+    pub fn group(mut self, group: EngineGroup) -> Self {
+        self.group = Some(group);
+        self
+    }
+
     /// Starts it all.
     ///
     /// # Errors
@@ -144,12 +154,14 @@ impl WorldPlan {
         if let Some(shared) = &mut shared {
             shared.start_peers(scratch.path(), &self.service).await?;
         }
-        let mut world = World { engines: Vec::new(), service, shared, envoys: Vec::new(), scratch };
+        let group = self.group;
+        let mut world = World { engines: Vec::new(), group, service, shared, envoys: Vec::new(), scratch };
         for spec in self.engines {
             let engine = Engine::start(world.scratch.path(), spec).await?;
             world.service.register(&engine).await?;
             world.engines.push(engine);
         }
+        world.register_group().await?;
         if let Some(shared) = &world.shared {
             shared.knows(&world.names()).await?;
         }
@@ -188,6 +200,8 @@ pub struct World {
     pub shared: Option<Shared>,
     /// The engines, in the plan's order.
     pub engines: Vec<Engine>,
+    /// Those of one process.
+    pub group: Option<EngineGroup>,
     /// Its folder; last, so that logs are whole when it is kept.
     pub scratch: Scratch,
 }
@@ -251,6 +265,7 @@ impl World {
     #[must_use]
     pub fn names(&self) -> Vec<String> {
         let mut names: Vec<String> = self.engines.iter().map(|engine| engine.name().to_owned()).collect();
+        names.extend(self.grouped().iter().map(|(name, _)| name.clone()));
         names.sort();
         names
     }
@@ -304,7 +319,21 @@ impl World {
     fn point(&self, bootstrap: &mut Bootstrap) -> Result<()> {
         let address = |engine: &Engine| (engine.name().to_owned(), engine.address());
         bootstrap.service(self.service.data())?;
-        bootstrap.workers(&self.engines.iter().map(address).collect::<Vec<_>>())
+        let own = self.engines.iter().map(address);
+        bootstrap.workers(&own.chain(self.grouped().iter().cloned()).collect::<Vec<_>>())
+    }
+
+    fn grouped(&self) -> &[(String, SocketAddr)] {
+        self.group.as_ref().map_or(&[], EngineGroup::workers)
+    }
+
+    async fn register_group(&self) -> Result<()> {
+        for (name, address) in self.grouped() {
+            let (path, declared) = (format!("/v1/workers/{name}"), EngineGroup::declaration(*address));
+            let said = self.service.call("PUT", &path, Some(&declared)).await?;
+            ensure!(said.status < 300, "worker {name} is refused: {said:?}");
+        }
+        Ok(())
     }
 
     /// Until each Envoy places sessions on every worker.

@@ -21,7 +21,7 @@ pub(crate) fn demo(workspace: &Workspace, args: &[String]) -> Result<()> {
 pub(crate) fn bench(workspace: &Workspace, args: &[String]) -> Result<()> {
     if args.first().is_none_or(|name| name.starts_with('-')) {
         return Err(Missing::error(
-            "usage: cargo xtask bench pinned|first-turn|failover|json|index|route|tokens|events|store [--json] [ARGS]",
+            "usage: cargo xtask bench pinned|first-turn|failover|json|index|route|tokens|events|store|fleet [--json] [ARGS]",
         ));
     }
     if args.first().is_some_and(|name| name == "json") {
@@ -36,7 +36,21 @@ pub(crate) fn bench(workspace: &Workspace, args: &[String]) -> Result<()> {
     if args.first().is_some_and(|name| name == "store") {
         return bench_store(workspace, args);
     }
+    if args.first().is_some_and(|name| name == "fleet") {
+        return bench_fleet(workspace, args);
+    }
     launch(workspace, Profile::Release, "bench", args)
+}
+
+/// A whole fleet: Envoys, and replicas of the service on a real store.
+fn bench_fleet(workspace: &Workspace, args: &[String]) -> Result<()> {
+    let redis = redis::ensure()?;
+    let artifacts = Artifacts::ensure(workspace, Profile::Release)?;
+    let mut command = Command::new(artifacts.program("bench")?);
+    artifacts.tell(&mut command);
+    command.env("RANKPIN_REDIS", redis).args(args);
+    // The trace is named as its caller sees it.
+    Err(process::become_program(&mut command))
 }
 
 /// Replicas of the service on a real store: no Envoy.

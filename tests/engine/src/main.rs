@@ -92,7 +92,11 @@ struct Arguments {
     /// Sent back as x-engine-name.
     #[arg(long, default_value = "fake-engine")]
     name: String,
-    /// File to write the address to, whole or not at all; a second line has that for /control calls.
+    /// So many engines in this one process, each with ports, ranks and caches of its own: NAME-0, NAME-1, ….
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=256))]
+    workers: u32,
+    /// File to write the address to, whole or not at all; a second line has that for /control calls. Of several workers each has its
+    /// line or lines, in order.
     #[arg(long)]
     addr_file: Option<PathBuf>,
     /// Answer any POST with a constant: for measuring what stands in front.
@@ -129,6 +133,15 @@ impl Arguments {
         }
     }
 
+    /// Each worker's.
+    fn configs(&self) -> Vec<EngineConfig> {
+        if self.workers == 1 {
+            return vec![self.config()];
+        }
+        let named = |n| EngineConfig { name: format!("{}-{n}", self.name), ..self.config() };
+        (0..self.workers).map(named).collect()
+    }
+
     fn kv(&self, endpoint: KvEndpoint) -> KvEvents {
         let (replay, topic) = (self.kv_replay.clone(), self.kv_topic.clone());
         KvEvents { endpoint, replay, topic, buffer_steps: self.kv_buffer_steps, hash: self.kv_hash }
@@ -155,18 +168,25 @@ fn start(arguments: &Arguments) -> anyhow::Result<()> {
 }
 
 async fn run(arguments: &Arguments) -> anyhow::Result<()> {
-    let engine = Engine::spawn(arguments.config())
-        .await
-        .with_context(|| format!("cannot listen on {}", arguments.listen))?;
-    let address = engine.address();
+    let mut engines = Vec::new();
+    for config in arguments.configs() {
+        let engine = Engine::spawn(config).await;
+        engines.push(engine.with_context(|| format!("cannot listen on {}", arguments.listen))?);
+    }
+    let addresses = |engine: &Engine| [Some(engine.address()), engine.control_address()];
     if let Some(file) = &arguments.addr_file {
-        let control = engine.control_address().map(|address| format!("\n{address}"));
-        write_whole(file, &format!("{address}{}", control.unwrap_or_default()))
+        let lines = engines.iter().flat_map(addresses).flatten().map(|address| address.to_string());
+        write_whole(file, &lines.collect::<Vec<_>>().join("\n"))
             .with_context(|| format!("cannot write {}", file.display()))?;
     }
-    // A reader that is gone is no reason to stop.
-    let _ = writeln!(std::io::stdout(), "listening on {address}").and_then(|()| std::io::stdout().flush());
-    engine.serve().await;
+    for engine in &engines {
+        // A reader that is gone is no reason to stop.
+        let _ = writeln!(std::io::stdout(), "listening on {}", engine.address());
+    }
+    let _ = std::io::stdout().flush();
+    for engine in engines {
+        engine.serve().await;
+    }
     Ok(())
 }
 
