@@ -130,6 +130,12 @@ impl WorkerSpec {
     pub fn to_json(&self) -> Value {
         json::worker(self)
     }
+
+    /// The same for the file of declared workers, which an earlier version may have to read: without later fields that say nothing.
+    #[must_use]
+    pub fn to_saved(&self) -> Value {
+        json::saved(self)
+    }
 }
 
 /// Reads one declaration. `id` is the one in the request's path, which the body may repeat but not change.

@@ -310,7 +310,7 @@ impl Service {
     fn declared_workers(&self) -> Vec<Value> {
         let state = self.lock();
         let own = state.workers().filter(|worker| !self.config_workers.contains(worker.id()));
-        own.map(|worker| worker.spec().to_json()).collect()
+        own.map(|worker| worker.spec().to_saved()).collect()
     }
 
     fn apply(&self, command: Command) -> Reply {

@@ -36,6 +36,8 @@ pub struct ServicePlan {
     pub store: Option<String>,
     /// Whether hosts may follow its bindings.
     pub hosts: bool,
+    /// Another program than the one built beside this: an earlier version.
+    pub program: Option<PathBuf>,
 }
 
 impl Default for ServicePlan {
@@ -47,6 +49,7 @@ impl Default for ServicePlan {
             probe_interval_ms: 1000,
             store: None,
             hosts: false,
+            program: None,
         }
     }
 }
@@ -128,6 +131,21 @@ impl Service {
         let (child, data, control) = launch(&self.folder, &self.plan, [self.data, self.control]).await?;
         (self.child, self.data, self.control) = (child, data, control);
         Ok(())
+    }
+
+    /// Kills it and starts another version at the same addresses with the same files; `None` is the one built beside this.
+    ///
+    /// # Errors
+    /// As [`Service::start`].
+    pub async fn replace(&mut self, program: Option<PathBuf>) -> Result<()> {
+        self.plan.program = program;
+        self.restart().await
+    }
+
+    /// The folder where it keeps its workers.
+    #[must_use]
+    pub fn state_folder(&self) -> PathBuf {
+        self.folder.join(STATE)
     }
 
     /// Where filters and Envoy ask.
@@ -294,7 +312,8 @@ async fn launch(
     // What an earlier process wrote is not this one's.
     let _ = std::fs::remove_file(&file);
     let [data, control] = at.map(|address| address.to_string());
-    let mut command = Command::new(artifacts::program("rankpin")?);
+    let program = plan.program.clone().map_or_else(|| artifacts::program("rankpin"), Ok)?;
+    let mut command = Command::new(program);
     command.args(["serve", "--data", &data, "--control", &control, "--addr-file"]).arg(&file);
     command.args(["--probe-interval-ms", &plan.probe_interval_ms.to_string()]);
     if plan.probe_interval_ms == 0 {

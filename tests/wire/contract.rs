@@ -17,7 +17,7 @@ use state_service::http::openapi::DOCUMENT;
 use state_service::state::{Command, Reply, State, StateConfig};
 use std::collections::BTreeSet;
 
-fn golden(name: &str) -> Value {
+pub(super) fn golden(name: &str) -> Value {
     serde_json::from_str(&read(&format!("tests/golden/contract/v1/{name}.json"))).unwrap()
 }
 
@@ -26,7 +26,7 @@ fn message<T: DeserializeOwned>(name: &str) -> T {
 }
 
 /// A service with pool `chat` and worker `w1`, ranks 4 to 7, as the golden messages name them.
-fn state() -> State {
+pub(super) fn state() -> State {
     let mut config = ServiceConfig::without_file();
     config
         .pools

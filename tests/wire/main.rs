@@ -1,6 +1,7 @@
 //! What is written down once and read elsewhere: the contract's golden messages, paths, names in the shipped Envoy configs,
 //! metric names. No process is started here; what Envoy makes of it all is shown in `live`.
 
+mod a1;
 mod config_docs;
 mod contract;
 mod metrics;

@@ -16,6 +16,7 @@ mod redis;
 mod suite;
 mod tidy;
 mod toolchain;
+mod upgrade;
 mod vllm;
 mod wasm;
 mod workspace;
@@ -89,6 +90,12 @@ const COMMANDS: &[Command] = &[
         usage: "NAME [--json] [ARGS]",
         about: "build for release and run one benchmark: pinned, first-turn, failover, json, index, route, tokens, events or store",
         run: launch::bench,
+    },
+    Command {
+        name: "upgrade",
+        usage: "[--from COMMIT] [ARGS]",
+        about: "build an earlier commit and check that it and this one work together, both ways round: minutes, by hand",
+        run: upgrade::command,
     },
     Command {
         name: "vllm",

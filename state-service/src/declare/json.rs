@@ -46,6 +46,20 @@ pub(super) fn worker(spec: &WorkerSpec) -> Value {
     value
 }
 
+/// Fields of later versions, with the word that says no more than their absence; others of them are null then.
+const UNSAID: &[(&str, &str); 2] = &[("rank_in", "header"), ("kv_events", "auto")];
+
+/// A version that does not know a field refuses the whole worker: those that say nothing are not written, so that a service of before
+/// takes over the workers that it could have been told of itself.
+pub(super) fn saved(spec: &WorkerSpec) -> Value {
+    let mut value = worker(spec);
+    if let Some(fields) = value.as_object_mut() {
+        let unsaid = |name: &str, value: &Value| UNSAID.iter().any(|(own, word)| *own == name && value == word);
+        fields.retain(|name, value| !value.is_null() && !unsaid(name, value));
+    }
+    value
+}
+
 fn endpoint(spec: &EndpointSpec) -> Value {
     let mut value = json!({
         "address": spec.address.to_string(),

@@ -55,9 +55,28 @@ fn what_is_written_out_reads_back_unchanged() {
     }))
     .unwrap();
     assert_eq!(read(&spec.to_json()), Ok(spec.clone()));
+    assert_eq!(read(&spec.to_saved()), Ok(spec.clone()));
     assert_eq!((spec.rank_start(), spec.rank_count()), (0, 8));
     assert_eq!(spec.endpoints[0].address.to_string(), "[fd00::1]:8000");
     assert_eq!(spec.endpoints[1].address.to_string(), "vllm-0.svc:443");
+}
+
+#[test]
+fn only_later_fields_that_say_nothing_are_not_saved() {
+    let plain = json!({ "endpoints": [{ "address": "10.0.0.1:8000" }] });
+    let mut said = plain.clone();
+    for (name, value) in [
+        ("engine_version", json!("0.5.9")),
+        ("rank_in", json!("body")),
+        ("in_flight_limit", json!(64)),
+        ("kv_events", json!("off")),
+    ] {
+        said[name] = value.clone();
+        said["engine"] = json!("sglang");
+        let (plain, said) = (read(&plain).unwrap().to_saved(), read(&said).unwrap());
+        assert_eq!((plain.get(name), &said.to_saved()[name]), (None, &value));
+        assert_eq!(read(&said.to_saved()), Ok(said.clone()));
+    }
 }
 
 #[test]
