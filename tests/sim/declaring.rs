@@ -67,6 +67,13 @@ impl World {
         }
     }
 
+    /// Whatever was declared so far is told to the replica at hand.
+    pub(crate) fn tell_all_declared(&mut self) {
+        if let Some(generation) = self.generations.values().max().copied().filter(|_| self.is_shared()) {
+            self.apply(Command::DeclaredUpTo { generation });
+        }
+    }
+
     /// Where replicas share, each declaration of a worker has a number.
     fn number_declaration(&mut self, id: &WorkerId) {
         if self.is_shared() {

@@ -45,6 +45,7 @@ impl World {
         }
         if keeps_file {
             self.apply(Command::EarlierLife { all_told: true });
+            self.tell_all_declared();
         } else {
             self.fired.count(Fault::ServiceLostItsFile);
         }

@@ -1,6 +1,5 @@
 //! What must be so of replicas and their store: once all is healed and quiet they say the same of every session.
 
-use crate::client::Session;
 use crate::faults::Fault;
 use crate::service::Standing;
 use crate::world::World;
@@ -81,23 +80,15 @@ impl World {
         turned && session.is_none_or(|session| !self.in_finals || session.is_lost())
     }
 
-    /// A commit that comes while its worker is removed is told to nobody before it is touched.
-    fn may_be_untold(&self, id: SessionId, views: &[(usize, Option<SessionView>)]) -> bool {
-        // Nor is what a store lost that does not know of its loss.
-        if self.fired.of(Fault::StoreFailedOver) > 0 && !self.in_finals {
-            return true;
-        }
-        let targets = views.iter().filter_map(|(_, view)| view.as_ref()?.target.as_ref());
-        let removed = |target: &Target| self.workers.iter().any(|w| w.id == target.worker && w.removed);
-        let session = self.sessions.iter().find(|session| session.ids().any(|one| one == id));
-        let untouched = !self.in_finals || session.is_none_or(Session::is_lost);
-        untouched && targets.into_iter().any(removed)
+    /// What a store lost that does not know of its loss is told to nobody before it is touched.
+    fn may_be_untold(&self) -> bool {
+        self.fired.of(Fault::StoreFailedOver) > 0 && !self.in_finals
     }
 
     /// Where somebody has a session bound, and another one has not.
     fn disagreement(&self, id: SessionId) -> Option<String> {
         let views: Vec<_> = self.views(id).collect();
-        if self.may_be_untold(id, &views) {
+        if self.may_be_untold() {
             return None;
         }
         let kept = self.store.binding(self.now, id);
