@@ -60,7 +60,7 @@ pub use journal::STORE;
 pub use kv::{Booked, KvView};
 pub use limits::{Limits, StateConfig};
 pub use replicated::{Binding, Changes, Outcome, Position};
-pub use shared::{Claiming, NOTES_MAX, Note, Proposal, Sharing};
+pub use shared::{Claiming, EndElsewhere, NOTES_MAX, Note, Proposal, Sharing};
 pub use view::{SessionState, SessionView, Sizes};
 pub use workers::{Endpoint, Worker, cluster_name};
 
@@ -122,6 +122,7 @@ pub struct State {
     /// What the other replicas should hear.
     gone_untold: Vec<Caller>,
     aliases_untold: VecDeque<(SessionId, SessionRef, PoolName)>,
+    ends_untold: VecDeque<EndElsewhere>,
     /// Highest sequence of any version given here.
     clock: u64,
     next_hold: u64,
@@ -168,6 +169,7 @@ impl State {
             sharing: Sharing::default(),
             gone_untold: Vec::new(),
             aliases_untold: VecDeque::new(),
+            ends_untold: VecDeque::new(),
             clock: 0,
             // Apart from those of other replicas, and exact in JSON.
             next_hold: mix(epoch.0, 1) >> 16,

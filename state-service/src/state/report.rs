@@ -164,7 +164,10 @@ impl State {
         match left {
             Left::RolledBack => self.counters.holds_gave_way += 1,
             // Placed alone: its route may still be under way.
-            Left::NotOwned if commit.hold.is_none() => self.vms.note_over(owner.vm, owner.request),
+            Left::NotOwned if commit.hold.is_none() => {
+                self.vms.note_over(owner.vm, owner.request);
+                self.note_end(owner, id, None);
+            }
             Left::NotOwned | Left::OthersRemain => {}
         }
     }
@@ -233,33 +236,35 @@ impl State {
     }
 
     /// A request that hung on a response id and failed before it was answered knows no other name of its session.
-    fn held_as(&self, now: Timestamp, id: SessionId) -> SessionId {
+    pub(super) fn held_as(&self, now: Timestamp, id: SessionId) -> SessionId {
         let known = self.sessions.by_id(id).map(|_| id);
         known.or_else(|| self.session_of_alias(now, id).map(|session| session.id)).unwrap_or(id)
     }
 
     fn failed(&mut self, vm: Option<VmId>, id: SessionId, request: RequestId, hold: Option<HoldId>) {
-        if let Some(vm) = vm {
-            self.vms.end_reservation(vm, request, &mut self.workers);
-        }
-        let owner = vm.map(|vm| Owner { vm, request });
-        let held = self.sessions.by_id(id).filter(|s| s.hold.is_some());
-        let left = match (owner, held.map(|s| s.rank_hash)) {
-            (Some(owner), Some(rank_hash)) => {
-                self.sessions.edit(id, rank_hash, |session| leave(session, owner, hold))
-            }
-            _ => Left::NotOwned,
+        let Some(vm) = vm else {
+            self.counters.failed_late += 1;
+            return;
         };
+        let owner = Owner { vm, request };
+        if self.end_of(owner, id, hold) == Left::NotOwned {
+            self.counters.failed_late += 1;
+            self.note_end(owner, id, hold);
+        }
+    }
+
+    /// A request is over that was not answered: it owns no hold any more, and nothing is kept free for it.
+    pub(super) fn end_of(&mut self, owner: Owner, id: SessionId, hold: Option<HoldId>) -> Left {
+        self.vms.end_reservation(owner.vm, owner.request, &mut self.workers);
+        let held = self.sessions.by_id(id).filter(|s| s.hold.is_some()).map(|s| s.rank_hash);
+        let leaves = |session: &mut Session| leave(session, owner, hold);
+        let left = held.map_or(Left::NotOwned, |rank_hash| self.sessions.edit(id, rank_hash, leaves));
         match left {
-            Left::NotOwned => {
-                self.counters.failed_late += 1;
-                if let Some(owner) = owner {
-                    self.vms.note_over(owner.vm, owner.request);
-                }
-            }
+            Left::NotOwned => self.vms.note_over(owner.vm, owner.request),
             Left::OthersRemain => {}
             Left::RolledBack => self.counters.holds_rolled_back += 1,
         }
+        left
     }
 
     /// Another VM of the teller's Envoy is dead. If it lives after all, its next report brings its share back.
@@ -354,6 +359,7 @@ pub(super) enum HoldEnd {
 }
 
 /// What a failed request leaves behind.
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Left {
     NotOwned,
     OthersRemain,

@@ -7,9 +7,10 @@
 use super::State;
 use super::binding::Slot;
 use super::replicated::Binding;
+use super::sessions::Owner;
 use super::vms::Freshness;
 use routing::contract::{Caller, InFlight, RouteReply, SessionRef, Target};
-use routing::id::{HoldId, PoolName, SessionId, Version, WorkerId};
+use routing::id::{HoldId, PoolName, RequestId, SessionId, Version, WorkerId};
 use routing::time::{Millis, Timestamp};
 use serde::{Deserialize, Serialize};
 
@@ -19,6 +20,24 @@ const LOAD_TOLD_AGAIN: Millis = Millis::from_secs(5);
 pub const NOTES_MAX: usize = 256;
 /// Most response ids that wait to be noted. Past it the oldest is not told: its next turn at another replica is a first one.
 pub(super) const ALIASES_UNTOLD_MAX: usize = 16_384;
+
+/// Most ends of requests that wait to be noted. Past it the oldest is not told: the hold it had elsewhere lives until a turn of its
+/// session, or with its VM.
+const ENDS_UNTOLD_MAX: usize = 4096;
+
+/// A request ended without an answer that counts here, and what it named is not here: another replica may have it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EndElsewhere {
+    /// Who made the request.
+    pub caller: Caller,
+    /// Its session.
+    pub session: SessionId,
+    /// The request.
+    pub request: RequestId,
+    /// The hold that it named.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hold: Option<HoldId>,
+}
 
 /// What replicas tell each other beside bindings.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -38,6 +57,8 @@ pub enum Note {
         /// The VM.
         caller: Caller,
     },
+    /// A request ended at another replica than it was placed at: it owns no hold any more.
+    Ended(EndElsewhere),
     /// A response id is an answer of a session.
     Alias {
         /// The response id, hashed.
@@ -176,9 +197,21 @@ impl State {
         (claims, held.next())
     }
 
+    /// A request that owned nothing here ended here: whoever holds something for it is told.
+    pub(super) fn note_end(&mut self, owner: Owner, session: SessionId, hold: Option<HoldId>) {
+        let caller = self.vms.caller_of(owner.vm).filter(|_| self.sharing != Sharing::Single).cloned();
+        let Some(caller) = caller else { return };
+        self.ends_untold.push_back(EndElsewhere { caller, session, request: owner.request, hold });
+        if self.ends_untold.len() > ENDS_UNTOLD_MAX {
+            self.ends_untold.pop_front();
+        }
+    }
+
     /// What the others should hear: loads that changed or were not told for a while, response ids learned here.
     pub(super) fn take_notes(&mut self, now: Timestamp) -> Vec<Note> {
         let mut notes: Vec<Note> = self.gone_untold.drain(..).map(|caller| Note::Gone { caller }).collect();
+        let ends = self.ends_untold.len().min(NOTES_MAX);
+        notes.extend(self.ends_untold.drain(..ends).map(Note::Ended));
         let loads = self.vms.take_untold(now, LOAD_TOLD_AGAIN, NOTES_MAX);
         for (caller, seq, in_flight) in loads {
             let told = |(slot, count): (Slot, u32)| {
@@ -209,6 +242,11 @@ impl State {
             Note::Gone { caller } => {
                 let dead = self.vms.buried(&caller, &mut self.workers);
                 dead.into_iter().for_each(|dead| self.bury_vm(dead));
+            }
+            Note::Ended(EndElsewhere { caller, session, request, hold }) => {
+                if let Some(vm) = self.vms.id_of(&caller) {
+                    self.end_of(Owner { vm, request }, self.held_as(now, session), hold);
+                }
             }
             Note::Alias { alias, session, pool } => self.learn_alias(now, alias, session, &pool),
             // Declared by another replica, and not here (yet): it is told with its declaration when it drains again.

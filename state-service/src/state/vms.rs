@@ -71,6 +71,11 @@ impl Vms {
         self.ids.get(caller).copied()
     }
 
+    /// Who a VM is.
+    pub(super) fn caller_of(&self, id: VmId) -> Option<&Caller> {
+        self.vms.get(&id).map(|vm| &vm.caller)
+    }
+
     /// Renews a VM's lease; `None` when it is new and there is no room.
     pub(super) fn seen(&mut self, now: Timestamp, caller: &Caller, max: usize) -> Option<VmId> {
         if let Some(id) = self.ids.get(caller).copied() {

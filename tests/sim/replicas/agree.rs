@@ -52,8 +52,7 @@ impl World {
         let unready = self.replicas().find(|service| !service.link.ready).map(|one| one.life.replica);
         let ids: BTreeSet<SessionId> = self.sessions.iter().flat_map(|session| session.ids()).collect();
         let differs = ids.into_iter().find_map(|id| self.disagreement(id));
-        let claimed: Vec<_> =
-            self.store.claimed(self.now).into_iter().filter(|claim| !self.may_be_held(claim.id)).collect();
+        let claimed = self.store.claimed(self.now);
         let apart = self.replicas().find(|service| !service.link.calls_up).map(|one| one.life.replica);
         let found = [
             ("replicas agree in the end", differs),
@@ -70,14 +69,6 @@ impl World {
         if parked > 0 {
             self.violate("nothing waits for a slot that is declared", &format!("{parked} are parked"));
         }
-    }
-
-    /// A request whose Envoy turned to another replica ends there: the first one keeps its hold until a turn of the session comes, and
-    /// with it the claim.
-    pub(crate) fn may_be_held(&self, id: SessionId) -> bool {
-        let turned = self.fired.of(Fault::EnvoyTurned) > 0;
-        let session = self.sessions.iter().find(|session| session.ids().any(|one| one == id));
-        turned && session.is_none_or(|session| !self.in_finals || session.is_lost())
     }
 
     /// What a store lost that does not know of its loss is told to nobody before it is touched.

@@ -262,6 +262,34 @@ fn a_dead_vm_and_response_ids_are_noted() {
     assert_eq!(other.state.sizes().aliases, 1);
 }
 
+/// Its Envoy asked another replica meanwhile, and tells that one how the request ended.
+#[test]
+fn a_request_that_ends_at_another_replica_leaves_its_hold() {
+    let (mut one, mut other) = (world(Sharing::Together), world(Sharing::Together));
+    let (reply, proposal) = held(&mut one, "a", 1);
+    claimed(&mut one, &proposal, proposal.binding.clone());
+    one.route(route_request("b", 2, "A"), 0);
+    let failed = |name, request, hold| Entry::Failed {
+        session: session(name),
+        pool: super::world::pool(),
+        request: RequestId(request),
+        hold,
+    };
+    // The second one was placed by its filter alone: it knows of no hold.
+    other.report("A", vec![failed("a", 1, reply.hold), failed("b", 2, None)], Vec::new());
+    let told: Vec<Note> = notes(&mut other).into_iter().filter(|n| matches!(n, Note::Ended(_))).collect();
+    assert_eq!(told.len(), 2);
+    let text = serde_json::to_string(&told[0]).unwrap();
+    assert_eq!(serde_json::from_str::<Note>(&text).unwrap(), told[0]);
+    let effects = one.effects(Command::Note(Box::new(told[0].clone())));
+    assert!(effects.contains(&Effect::ClaimsOver(vec![(session("a").id, reply.version)])), "{effects:?}");
+    assert_eq!(one.state.sizes().holds, 1);
+    one.apply(Command::Note(Box::new(told[1].clone())));
+    assert_eq!(one.state.sizes().holds, 0);
+    assert_eq!(one.state.worker(&worker_id("w1")).unwrap().load.requests(), 0);
+    assert!(notes(&mut one).iter().all(|note| !matches!(note, Note::Ended(_))), "it is not told on");
+}
+
 #[test]
 fn the_only_one_claims_and_notes_nothing() {
     let mut world = world(Sharing::Single);
