@@ -5,6 +5,8 @@ use std::collections::BTreeSet;
 use anyhow::Result;
 use e2e::Redis;
 use routing::id::Version;
+use routing::time::Millis;
+use state_service::state::Binding;
 use state_service::store::{Claim, Store};
 use tokio::task::JoinSet;
 
@@ -38,11 +40,40 @@ async fn of_32_that_claim_at_once_over_4_connections_one_may() -> Result<()> {
     Ok(())
 }
 
-fn of(claim: &Claim) -> state_service::state::Binding {
+fn of(claim: &Claim) -> Binding {
     match claim {
         Claim::Bound(binding) | Claim::Held(binding) | Claim::Claimed(binding) => binding.clone(),
         Claim::Unusable => panic!("unusable"),
     }
+}
+
+/// A session leaves its binding at several replicas at once: it has one next place, and a binding they did not know goes first.
+#[tokio::test]
+async fn of_several_that_move_a_session_at_once_one_may() -> Result<()> {
+    let redis = Redis::start().await?;
+    let (a, b) = (store(&redis, 1).await?, store(&redis, 2).await?);
+    a.merge(&[bound(1, (4, 7), "dead", 0)], &[]).await?;
+    let leaves = |seq| Some(Version { seq, writer: 7 });
+    let moves = async |store: &Store, writer, leaves| -> Result<Claim> {
+        let proposal = (bound(1, (5, writer), &format!("w{writer}"), 0), leaves);
+        Ok(store.claim_leaving(&[proposal]).await?.remove(0))
+    };
+    assert!(matches!(moves(&a, 1, leaves(3)).await?, Claim::Bound(_)), "bound anew since");
+    assert!(matches!(moves(&a, 1, None).await?, Claim::Bound(_)), "it knew of none");
+    let first = moves(&a, 1, leaves(4)).await?;
+    assert_eq!(claimed(&first), Version { seq: 5, writer: 1 });
+    let second = moves(&b, 2, leaves(4)).await?;
+    assert!(matches!(&second, Claim::Held(_)), "{second:?}");
+    assert_eq!((of(&second).target, of(&second).version), (of(&first).target, of(&first).version));
+    // A touch of the old binding that comes late does not end the claim; the new binding does.
+    let longer = Binding { expires_in_ms: Millis(90_000), ..bound(1, (4, 7), "dead", 0) };
+    b.merge(&[longer], &[]).await?;
+    assert!(matches!(moves(&b, 2, leaves(4)).await?, Claim::Held(_)));
+    b.merge(&[of(&first)], &[]).await?;
+    assert!(
+        matches!(moves(&b, 2, leaves(4)).await?, Claim::Bound(other) if other.version == of(&first).version)
+    );
+    Ok(())
 }
 
 #[tokio::test]

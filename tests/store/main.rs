@@ -3,6 +3,7 @@
 
 mod access;
 mod away;
+mod burst;
 mod claims;
 mod cluster;
 mod follow;

@@ -5,7 +5,7 @@ use crate::lock::lock;
 use crate::service::Service;
 use crate::state::Binding;
 use crate::store::{BATCH_MAX, Claim, StoreError};
-use routing::id::SessionId;
+use routing::id::{SessionId, Version};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{Semaphore, oneshot};
@@ -27,15 +27,19 @@ pub(crate) enum Settled {
 
 /// A proposal, and who waits for what became of it.
 pub(super) struct Asked {
-    proposal: Binding,
+    proposal: (Binding, Option<Version>),
     answer: oneshot::Sender<Result<Claim, StoreError>>,
 }
 
 impl Replicas {
-    /// Proposes a place; `None`: too many wait.
-    pub(crate) async fn propose(&self, proposal: Binding) -> Option<Result<Claim, StoreError>> {
+    /// Proposes a place, in place of the record it leaves; `None`: too many wait.
+    pub(crate) async fn propose(
+        &self,
+        proposal: Binding,
+        leaves: Option<Version>,
+    ) -> Option<Result<Claim, StoreError>> {
         let (answer, answered) = oneshot::channel();
-        self.claims.try_send(Asked { proposal, answer }).ok()?;
+        self.claims.try_send(Asked { proposal: (proposal, leaves), answer }).ok()?;
         answered.await.ok()
     }
 }
@@ -60,9 +64,9 @@ pub(super) async fn answer(replicas: &Arc<Replicas>) {
 }
 
 async fn ask(replicas: &Replicas, batch: Vec<Asked>) {
-    let (proposals, answers): (Vec<Binding>, Vec<_>) =
+    let (proposals, answers): (Vec<_>, Vec<_>) =
         batch.into_iter().map(|asked| (asked.proposal, asked.answer)).unzip();
-    match replicas.store.claim(&proposals).await {
+    match replicas.store.claim_leaving(&proposals).await {
         Ok(claims) => {
             for (claim, answer) in claims.into_iter().zip(answers) {
                 // Who asked may be gone.

@@ -66,7 +66,7 @@ impl Service {
         let version = proposal.binding.version;
         // A claim that comes late counts all the same: who asks next is told of it.
         let claiming = tokio::spawn(async move {
-            match replicas.propose(proposal.binding).await {
+            match replicas.propose(proposal.binding, proposal.leaves).await {
                 Some(Ok(claim)) => service.take_claim(session, proposal.hold, version, claim),
                 Some(Err(_)) | None => Settled::AsAnswered,
             }
@@ -87,7 +87,7 @@ impl Service {
             Claim::Held(claim) => (claim, true),
             Claim::Bound(binding) => {
                 let parked = self.apply_bindings(crate::replicas::STORE, vec![binding]) == [Outcome::Parked];
-                // A hold that goes on leaves that very binding, which is no news here.
+                // A hold that goes on leaves that very binding, or a newer one, which is no news here.
                 let goes_on = !parked && self.lock().is_held(session.id, hold);
                 return if goes_on { Settled::AsAnswered } else { Settled::Changed };
             }

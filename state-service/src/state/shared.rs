@@ -116,6 +116,8 @@ pub struct Proposal {
     pub hold: HoldId,
     /// What a commit of it will bind.
     pub binding: Binding,
+    /// The record that it leaves: a session that is bound elsewhere since is not claimed.
+    pub leaves: Option<Version>,
 }
 
 impl State {
@@ -136,6 +138,7 @@ impl State {
             (false, _) => Claiming::Outdated,
             (true, false) => Claiming::Propose(Proposal {
                 hold: hold.id,
+                leaves: known.and_then(|known| known.record).map(|record| record.version),
                 binding: Binding {
                     session,
                     version: hold.version,

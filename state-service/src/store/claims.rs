@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering::Relaxed;
 /// What became of a proposal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Claim {
-    /// The session is bound: this is where.
+    /// The session is bound, and not by what its maker leaves: this is where.
     Bound(Binding),
     /// Another's claim lives: this is what it proposes.
     Held(Binding),
@@ -27,19 +27,32 @@ impl Store {
     /// # Errors
     /// Any of [`StoreError`]; then no claim was given, or it was and lives until it is over.
     pub async fn claim(&self, proposals: &[Binding]) -> Result<Vec<Claim>, StoreError> {
+        let proposals: Vec<_> = proposals.iter().map(|proposal| (proposal.clone(), None)).collect();
+        self.claim_leaving(&proposals).await
+    }
+
+    /// The same, of sessions that may leave a binding: a binding of that version or an older one is in nobody's way.
+    ///
+    /// # Errors
+    /// As [`Self::claim`].
+    pub async fn claim_leaving(
+        &self,
+        proposals: &[(Binding, Option<Version>)],
+    ) -> Result<Vec<Claim>, StoreError> {
         at_most("proposals", proposals.len(), BATCH_MAX)?;
         let config = &self.inner.config;
         let mut call = scripts::CLAIM.prepare_invoke();
         call.key(&config.keys.epoch);
         call.arg(config.clock.argument()).arg(config.claim.0).arg(config.linger.0);
-        for proposal in proposals {
+        for (proposal, leaves) in proposals {
             call.key(config.keys.session(proposal.session.id)).arg(record::without_deadline(proposal));
+            call.arg(leaves.map_or_else(String::new, record::version));
         }
         let (now, answers) = self.ask("claim", &call).await?;
         if answers.len() != proposals.len() {
             return Err(StoreError::answer("claim"));
         }
-        let claims = proposals.iter().zip(&answers).map(|(of, answer)| read(of.session.id, answer, now));
+        let claims = proposals.iter().zip(&answers).map(|((of, _), answer)| read(of.session.id, answer, now));
         let claims: Option<Vec<Claim>> = claims.collect();
         let claims = claims.ok_or_else(|| StoreError::answer("claim"))?;
         let unusable = claims.iter().filter(|claim| **claim == Claim::Unusable).count();
@@ -74,8 +87,8 @@ impl Store {
         let mut call = scripts::CLAIMS.prepare_invoke();
         call.key(&config.keys.epoch);
         call.arg(config.clock.argument()).arg(verb).arg(config.claim.0).arg(config.linger.0);
-        for (session, Version { seq, writer }) in claims {
-            call.key(config.keys.session(*session)).arg(format!("{seq:016x}{writer:016x}"));
+        for (session, version) in claims {
+            call.key(config.keys.session(*session)).arg(record::version(*version));
         }
         let (_, answers) = self.ask(name, &call).await?;
         let letters = answers.first().and_then(reply::text).filter(|text| text.len() == claims.len());

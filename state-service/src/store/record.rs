@@ -31,6 +31,13 @@ pub fn without_deadline(binding: &Binding) -> String {
     format!("{seq:016x}{writer:016x}{place}{hash:016x}{rank:08x}|{rank_hash:016x}|{generation:016x}|{worker}")
 }
 
+/// A version as it begins such a text.
+#[must_use]
+pub fn version(version: Version) -> String {
+    let Version { seq, writer } = version;
+    format!("{seq:016x}{writer:016x}")
+}
+
 /// The text with its deadline, as the store keeps it.
 #[must_use]
 pub fn with_deadline(binding: &Binding, deadline: u64) -> String {

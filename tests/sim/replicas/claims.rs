@@ -69,7 +69,7 @@ impl World {
                     self.fired.count(Fault::Claimed);
                     let (hold, version) = (proposal.hold, proposal.binding.version);
                     let wants = Wants::Claim { asker, session, hold, version };
-                    let call = self.ask_store(wants, Ask::Claim(proposal.binding));
+                    let call = self.ask_store(wants, Ask::Claim(proposal.binding, proposal.leaves));
                     let life = self.service.life;
                     let Some(asking) = self.service.link.asking.get_mut(&asker) else { return };
                     asking.waits = Some(call);

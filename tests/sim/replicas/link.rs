@@ -24,7 +24,7 @@ const FOLLOW_WAIT: u64 = 5000;
 /// A call.
 #[derive(Clone, Debug)]
 pub(crate) enum Ask {
-    Claim(Binding),
+    Claim(Binding, Option<Version>),
     Renew(Vec<(SessionId, Version)>),
     Unclaim(Vec<(SessionId, Version)>),
     Merge { bindings: Vec<Binding>, notes: Vec<Note> },
@@ -133,7 +133,7 @@ impl World {
         let writer = if self.lives(life) { self.replica(life.replica).state.epoch().0 } else { 0 };
         let now = self.now;
         let answer = match ask {
-            Ask::Claim(proposal) => Answer::Claim(self.store.claim(now, &proposal)),
+            Ask::Claim(proposal, leaves) => Answer::Claim(self.store.claim(now, &proposal, leaves)),
             Ask::Renew(claims) => {
                 self.store.renew(now, &claims);
                 Answer::Done

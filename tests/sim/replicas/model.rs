@@ -111,10 +111,11 @@ impl Model {
         record
     }
 
-    pub(crate) fn claim(&mut self, now: Timestamp, proposal: &Binding) -> Claim {
+    pub(crate) fn claim(&mut self, now: Timestamp, proposal: &Binding, leaves: Option<Version>) -> Claim {
         let record = self.record(now, proposal.session.id);
         let bound = record.binding.as_ref().filter(|kept| kept.is_live(now));
-        if let Some(kept) = bound.filter(|kept| kept.binding.target.is_some()) {
+        let is_news = |kept: &&Kept| leaves.is_none_or(|leaves| kept.binding.version > leaves);
+        if let Some(kept) = bound.filter(|kept| kept.binding.target.is_some()).filter(is_news) {
             return Claim::Bound(kept.told(now));
         }
         if let Some(held) = record.claim.as_mut().filter(|kept| kept.is_live(now)) {

@@ -1,4 +1,5 @@
--- KEYS: epoch, sessions. ARGV: now, how long a claim lives, how long a key is kept beyond, then for each session what is proposed.
+-- KEYS: epoch, sessions. ARGV: now, how long a claim lives, how long a key is kept beyond, then for each session what is proposed and
+-- the version of the binding that it leaves, or ''.
 -- Gives: now, the epoch, then for each session a letter (b bound, h held by another, c claimed, x not ours to touch) and a text.
 local now, claim_ms, linger = now_ms(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 local answers = {now, redis.call('GET', KEYS[1]) or ''}
@@ -21,10 +22,10 @@ local function raised(proposal, known)
   return seq .. string.sub(proposal, 17)
 end
 
-local function answer(key, proposal)
+local function answer(key, proposal, leaves)
   local binding, claim, foreign = read(key)
   if foreign then return 'x' end
-  if binding and not is_released(binding) and is_live(binding, now) then return 'b' .. binding end
+  if binding and not is_released(binding) and is_live(binding, now) and greater(version(binding), leaves) then return 'b' .. binding end
   if claim and is_live(claim, now) then
     -- Asked again by who has it: the answer to its first asking was lost.
     if string.sub(claim, 17, 32) ~= string.sub(proposal, 17, 32) then return 'h' .. claim end
@@ -34,5 +35,5 @@ local function answer(key, proposal)
   return text and claimed(key, text, binding) or 'x'
 end
 
-for nth = 2, #KEYS do answers[nth + 1] = answer(KEYS[nth], ARGV[nth + 2]) end
+for nth = 2, #KEYS do answers[nth + 1] = answer(KEYS[nth], ARGV[2 * nth], ARGV[2 * nth + 1]) end
 return answers
