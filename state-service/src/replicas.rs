@@ -10,7 +10,7 @@ mod tell;
 
 use crate::lock::lock;
 use crate::state::{Note, Sharing};
-use crate::store::{Standing, Store, StoreFigures};
+use crate::store::{KeptAlias, Standing, Store, StoreError, StoreFigures};
 use claim::Asked;
 use declared::Declared;
 use routing::id::{SessionId, Version};
@@ -89,6 +89,11 @@ impl Replicas {
     /// There is something to tell.
     pub fn wake(&self) {
         self.wake.notify_one();
+    }
+
+    /// What a response id stands for, as the store knows.
+    pub(crate) async fn alias(&self, alias: SessionId) -> Result<Option<KeptAlias>, StoreError> {
+        self.store.alias(alias).await
     }
 
     /// Claims whose holds ended.

@@ -7,6 +7,7 @@ mod discovery;
 mod hosts;
 mod kv;
 mod reservations;
+mod response_ids;
 mod sharing;
 mod start;
 mod states;
@@ -30,7 +31,7 @@ use crate::metrics::HttpMetrics;
 use crate::persist::Store;
 use crate::replicas::{Replicas, Settled};
 use crate::scrape;
-use crate::state::{Command, Declared, Effect, Note, Reply, State};
+use crate::state::{Command, Declared, Effect, Reply, State};
 use routing::block::Chain;
 use routing::contract::{PageUpload, Report, RouteReply, RouteRequest, WatchQuery, WatchReply};
 use routing::id::{Epoch, SessionId, WorkerId};
@@ -144,6 +145,7 @@ impl Service {
         if self.replicas().is_none() || request.dry_run {
             return self.answer(request, prompt).await;
         }
+        self.find_alias(&request).await;
         let (session, prefill) = (request.session, request.prefill.as_ref().and_then(|ask| ask.session));
         let mut reply = self.answer(request.clone(), prompt.clone()).await?;
         // What another replica did meanwhile is asked for again; at last an answer goes out as it is.
@@ -251,7 +253,7 @@ impl Service {
     pub async fn drain(&self, id: WorkerId, deadline: Option<Millis>) -> Result<(), Problem> {
         done(self.apply(Command::DrainWorker { id: id.clone(), deadline }))?;
         tracing::info!(worker = %id, deadline_ms = deadline.map(|d| d.0), "worker drains");
-        self.note(Note::Drain { worker: id, deadline });
+        self.share_drain(id);
         self.save_before_answering().await
     }
 
@@ -262,14 +264,8 @@ impl Service {
     pub async fn resume(&self, id: WorkerId) -> Result<(), Problem> {
         done(self.apply(Command::ResumeWorker { id: id.clone() }))?;
         tracing::info!(worker = %id, "worker resumes");
-        self.note(Note::Resume { worker: id });
+        self.share_drain(id);
         self.save_before_answering().await
-    }
-
-    fn note(&self, note: Note) {
-        if let Some(replicas) = self.replicas() {
-            replicas.note(note);
-        }
     }
 
     /// Ends a session by hand.

@@ -8,6 +8,7 @@ mod claims;
 mod cluster;
 mod follow;
 mod foreign;
+mod late;
 mod lives;
 mod merge;
 mod model;

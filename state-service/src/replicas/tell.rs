@@ -7,8 +7,9 @@ use super::{Replicas, STORE};
 use crate::lock::lock;
 use crate::service::Service;
 use crate::state::{Binding, Note, Position};
-use crate::store::{BATCH_MAX, NOTE_BYTES_MAX, StoreError};
+use crate::store::{BATCH_MAX, KeptAlias, NOTE_BYTES_MAX, StoreError};
 use routing::id::{SessionId, Version};
+use routing::time::Millis;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout};
@@ -22,8 +23,8 @@ const RETRY: Duration = Duration::from_millis(50);
 
 /// Tells for ever.
 pub(super) async fn run(service: &Service, replicas: &Replicas) {
-    let mut teller =
-        Teller { service, replicas, position: Position(0), notes: Vec::new(), noted: Instant::now() };
+    let (notes, aliases, noted) = (Vec::new(), Vec::new(), Instant::now());
+    let mut teller = Teller { service, replicas, position: Position(0), notes, aliases, noted };
     loop {
         // Either there is something, or it is time for notes.
         let _ = timeout(NOTES, replicas.wake.notified()).await;
@@ -42,6 +43,8 @@ struct Teller<'a> {
     replicas: &'a Replicas,
     position: Position,
     notes: Vec<String>,
+    /// Bounded by what is taken at a time: nothing is taken before these are kept.
+    aliases: Vec<(KeptAlias, Millis)>,
     noted: Instant,
 }
 
@@ -53,6 +56,7 @@ impl Teller<'_> {
             self.retell().await?;
         }
         self.gather_notes();
+        self.keep_aliases().await?;
         loop {
             let changes = self.service.changed_bindings(self.position, STORE, BATCH_MAX);
             if changes.gap {
@@ -92,6 +96,16 @@ impl Teller<'_> {
         Ok(())
     }
 
+    /// Response ids, for replicas that will not have heard of them.
+    async fn keep_aliases(&mut self) -> Result<(), StoreError> {
+        while !self.aliases.is_empty() {
+            let count = self.aliases.len().min(BATCH_MAX);
+            self.replicas.store.keep_aliases(self.aliases.get(..count).unwrap_or_default()).await?;
+            self.aliases.drain(..count);
+        }
+        Ok(())
+    }
+
     async fn give_up_claims(&self) -> Result<(), StoreError> {
         loop {
             let batch: Vec<(SessionId, Version)> = {
@@ -109,12 +123,13 @@ impl Teller<'_> {
 
     fn gather_notes(&mut self) {
         let own: Vec<Note> = lock(&self.replicas.notes).drain(..).collect();
-        let due = self.noted.elapsed() >= NOTES;
-        let loads = if due { self.service.take_notes() } else { Vec::new() };
+        let due = self.noted.elapsed() >= NOTES && self.aliases.is_empty();
+        let told = if due { self.service.take_notes() } else { Vec::new() };
         if due {
             self.noted = Instant::now();
+            self.aliases = self.service.aliases_kept(&told);
         }
-        let lines = own.into_iter().chain(loads).filter_map(|note| serde_json::to_string(&note).ok());
+        let lines = own.into_iter().chain(told).filter_map(|note| serde_json::to_string(&note).ok());
         self.notes.extend(lines.filter(|line| line.len() <= NOTE_BYTES_MAX));
     }
 }

@@ -211,6 +211,29 @@ impl Service {
         }
     }
 
+    /// Whether a worker drains here, and how long yet.
+    pub(crate) fn drain_left(&self, id: &WorkerId) -> Option<Option<Millis>> {
+        let state = self.lock();
+        state.worker(id).and_then(|worker| worker.drain_left(self.clock.now()))
+    }
+
+    /// Another replica was told that a worker drains, or drains no more; false: it is not declared here.
+    pub(crate) fn take_drain(&self, id: &WorkerId, drain: Option<Option<Millis>>) -> bool {
+        let id = id.clone();
+        let command = match drain {
+            Some(deadline) => Command::DrainWorker { id, deadline },
+            None => Command::ResumeWorker { id },
+        };
+        !matches!(self.apply(command), Reply::Refused(_))
+    }
+
+    /// The others hear that a worker drains, or drains no more, as soon as the store can be told.
+    pub(super) fn share_drain(&self, id: WorkerId) {
+        if let Some(replicas) = self.replicas() {
+            replicas.drained(id);
+        }
+    }
+
     /// The declared worker is in the store when this returns.
     pub(super) async fn share_declaration(&self, id: &WorkerId) -> Result<(), Problem> {
         let Some(replicas) = self.replicas() else { return done(Reply::Done) };

@@ -130,6 +130,12 @@ impl State {
         self.aliases.behind(now, id)
     }
 
+    /// Whether a response id is known.
+    #[must_use]
+    pub fn knows_alias(&self, now: Timestamp, id: SessionId) -> bool {
+        self.session_of_alias(now, id).is_some()
+    }
+
     pub(super) fn expire_aliases(&mut self, now: Timestamp) {
         self.counters.alias_expired += self.aliases.expire(now, EXPIRED_PER_TICK_MAX);
     }

@@ -24,7 +24,7 @@ use super::limits::{
 use routing::contract::{SlotFailure, WorkerState};
 use routing::id::Rank;
 use routing::penalty::Penalty;
-use routing::time::Timestamp;
+use routing::time::{Millis, Timestamp};
 use std::collections::BTreeMap;
 
 /// Something seen of a worker.
@@ -173,6 +173,15 @@ impl Health {
         match self.drain {
             Drain::Until(deadline) => deadline,
             Drain::No | Drain::Over => None,
+        }
+    }
+
+    /// Whether it drains, and how long yet, if its drain has an end; 0: it is over.
+    pub(super) fn drain_left(&self, now: Timestamp) -> Option<Option<Millis>> {
+        match self.drain {
+            Drain::No => None,
+            Drain::Until(end) => Some(end.map(|end| end.since(now))),
+            Drain::Over => Some(Some(Millis(0))),
         }
     }
 

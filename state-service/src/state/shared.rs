@@ -10,7 +10,7 @@ use super::replicated::Binding;
 use super::sessions::Owner;
 use super::vms::Freshness;
 use routing::contract::{Caller, InFlight, RouteReply, SessionRef, Target};
-use routing::id::{HoldId, PoolName, RequestId, SessionId, Version, WorkerId};
+use routing::id::{HoldId, PoolName, RequestId, SessionId, Version};
 use routing::time::{Millis, Timestamp};
 use serde::{Deserialize, Serialize};
 
@@ -67,19 +67,6 @@ pub enum Note {
         session: SessionRef,
         /// Its pool.
         pool: PoolName,
-    },
-    /// A worker takes no new sessions.
-    Drain {
-        /// Which.
-        worker: WorkerId,
-        /// From now.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        deadline: Option<Millis>,
-    },
-    /// It takes them again.
-    Resume {
-        /// Which.
-        worker: WorkerId,
     },
     /// Something a newer replica tells; left alone.
     #[serde(other)]
@@ -252,9 +239,6 @@ impl State {
                 }
             }
             Note::Alias { alias, session, pool } => self.learn_alias(now, alias, session, &pool),
-            // Declared by another replica, and not here (yet): it is told with its declaration when it drains again.
-            Note::Drain { worker, deadline } => drop(self.drain_worker(now, &worker, deadline)),
-            Note::Resume { worker } => drop(self.resume_worker(&worker)),
             Note::Unknown => {}
         }
     }

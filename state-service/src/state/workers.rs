@@ -12,7 +12,7 @@ use routing::contract::{EndpointInfo, Target, WorkerInfo, WorkerState};
 use routing::hash::{hashed_rank, worker_hash};
 use routing::header::cluster::WORKER_PREFIX;
 use routing::id::{Rank, RankHash, WorkerId};
-use routing::time::Timestamp;
+use routing::time::{Millis, Timestamp};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
@@ -115,6 +115,12 @@ impl Worker {
     #[must_use]
     pub const fn is_draining(&self) -> bool {
         self.health.is_draining()
+    }
+
+    /// Whether it drains, and how long yet, if its drain has an end; 0: it is over.
+    #[must_use]
+    pub fn drain_left(&self, now: Timestamp) -> Option<Option<Millis>> {
+        self.health.drain_left(now)
     }
 
     /// Requests in flight as last reported by all VMs.

@@ -46,7 +46,7 @@ impl Epochs {
     pub(super) async fn ask(&self, config: &StoreConfig, connection: &mut Connection) -> RedisResult<u64> {
         let keys = &config.keys;
         let mut call = EPOCH.prepare_invoke();
-        call.key(&keys.epoch).key(&keys.log).key(&keys.workers).arg(config.clock.argument());
+        call.key(&keys.epoch).key(&keys.log).key(&keys.workers).key(&keys.drains).arg(config.clock.argument());
         call.arg(format!("{:016x}", self.chance.epoch().0)).arg(config.shared_ttl.0);
         self.counters.commands.fetch_add(1, Relaxed);
         let answer: Value = call.invoke_async(connection).await?;

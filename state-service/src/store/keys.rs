@@ -15,6 +15,7 @@ pub(super) struct Keys {
     pub(super) epoch: String,
     pub(super) log: String,
     pub(super) workers: String,
+    pub(super) drains: String,
 }
 
 impl Keys {
@@ -28,12 +29,18 @@ impl Keys {
         }
         let base = format!("{prefix}:{TAG}");
         let name = |end: &str| format!("{base}:{end}");
-        Ok(Self { epoch: name("epoch"), log: name("log"), workers: name("workers"), base })
+        let (epoch, log, workers, drains) = (name("epoch"), name("log"), name("workers"), name("drains"));
+        Ok(Self { epoch, log, workers, drains, base })
     }
 
     /// The record of a session.
     pub(super) fn session(&self, id: SessionId) -> String {
         format!("{}:s:{id}", self.base)
+    }
+
+    /// What a response id stands for.
+    pub(super) fn alias(&self, id: SessionId) -> String {
+        format!("{}:a:{id}", self.base)
     }
 
     /// Finds all records.
@@ -58,7 +65,8 @@ mod tests {
         assert_eq!(key, "prod:{rankpin}:s:000000000000000000000000000000ab");
         assert_eq!(keys.session_of(&key), Some(SessionId(0xab)));
         assert_eq!(keys.session_of("prod:{rankpin}:s:ab"), None);
-        for key in [&keys.epoch, &keys.log, &keys.workers, &keys.sessions()] {
+        let (sessions, alias) = (keys.sessions(), keys.alias(SessionId(1)));
+        for key in [&keys.epoch, &keys.log, &keys.workers, &keys.drains, &sessions, &alias] {
             assert!(key.starts_with("prod:{rankpin}:"), "{key}");
         }
     }

@@ -5,6 +5,7 @@
 //! call ends within its deadline, in an answer or a named error. Decides nothing about sessions: which state of a session is the
 //! newer one is a matter of comparing texts (`record.rs`); `docs/STORE.md` tells keys, lives and what a loss costs.
 
+mod aliases;
 mod claims;
 mod config;
 mod connect;
@@ -22,6 +23,7 @@ mod snapshot;
 mod stream;
 mod workers;
 
+pub use aliases::KeptAlias;
 pub use claims::Claim;
 pub use config::{StoreClock, StoreConfig};
 pub use error::{REASONS, StoreError};
@@ -31,7 +33,7 @@ pub use link::Standing;
 pub use merge::{Merge, NOTE_BYTES_MAX, NOTES_MAX};
 pub use snapshot::{Page, Snapshot};
 pub use stream::StreamId;
-pub use workers::{SharedWorker, SharedWorkers};
+pub use workers::{SharedDrain, SharedWorker, SharedWorkers};
 
 use connect::Connection;
 use epoch::Epochs;

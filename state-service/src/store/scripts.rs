@@ -18,3 +18,6 @@ script!(READ, "lua/read.lua");
 script!(TAIL, "lua/tail.lua");
 script!(WORKERS, "lua/workers.lua");
 script!(WORKER, "lua/worker.lua");
+script!(DRAIN, "lua/drain.lua");
+script!(ALIASES, "lua/aliases.lua");
+script!(ALIAS, "lua/alias.lua");

@@ -77,7 +77,6 @@ pub(crate) struct Link {
     /// It knows what the others know, or does not wait for that any more.
     pub(crate) ready: bool,
     pub(crate) over: VecDeque<(SessionId, Version)>,
-    pub(crate) own_notes: Vec<Note>,
     pub(crate) notes: Vec<Note>,
     pub(crate) noted: u64,
     pub(crate) position: Position,

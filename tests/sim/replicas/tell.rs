@@ -134,8 +134,6 @@ impl World {
         if std::mem::replace(&mut self.service.link.telling.gathered, true) {
             return;
         }
-        let own = std::mem::take(&mut self.service.link.own_notes);
-        self.service.link.notes.extend(own);
         if self.now.0 - self.service.link.noted < NOTES {
             return;
         }

@@ -1,4 +1,4 @@
--- KEYS: epoch, log, workers. ARGV: now, a number to take as epoch where there is none, ttl of these keys.
+-- KEYS: epoch, log, workers, drains. ARGV: now, a number to take as epoch where there is none, ttl of these keys.
 -- Gives: now, the epoch, 1 where it was made by this call.
 local epoch, made = redis.call('GET', KEYS[1]), 0
 if not epoch then

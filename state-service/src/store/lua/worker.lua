@@ -1,4 +1,4 @@
--- KEYS: epoch, log, workers. ARGV: now, 'put' or 'remove', worker, declaration, a generation to be above, how many there may be,
+-- KEYS: epoch, log, workers, drains. ARGV: now, 'put' or 'remove', worker, declaration, a generation to be above, how many there may be,
 -- entries of the log, ms of the log, ttl of these keys, writer.
 -- Gives: now, the epoch, the new generation; 0 where there was nothing to remove, -1 where there is no room.
 local previous = tail(KEYS[2])
@@ -16,6 +16,7 @@ if ARGV[2] == 'put' then
   redis.call('HSET', KEYS[3], ARGV[3], generation .. ' ' .. ARGV[4])
 else
   redis.call('HDEL', KEYS[3], ARGV[3])
+  redis.call('HDEL', KEYS[4], ARGV[3])
 end
 redis.call('PEXPIRE', KEYS[3], ARGV[9])
 local verb = ARGV[2] == 'put' and 'worker ' or 'removed '
