@@ -26,6 +26,8 @@ pub(crate) struct Watch {
     led: bool,
     upload: Option<Upload>,
     upload_call: Option<u32>,
+    /// Counts answers that cannot be read and questions refused: who answers is no service of this contract.
+    unread: Option<u32>,
 }
 
 impl Watch {
@@ -38,6 +40,7 @@ impl Watch {
             led: false,
             upload: None,
             upload_call: None,
+            unread: host::counter("rankpin.watch_unread"),
         }
     }
 
@@ -101,6 +104,10 @@ impl Watch {
         let reply = good.then(|| serde_json::from_slice::<WatchReply>(&host::call_body(body)).ok()).flatten();
         let Some(reply) = reply else {
             self.not_before = Timestamp(now.0 + PAUSE_MS);
+            let understood = !matches!(host::call_status(), Some(200 | 400..=499));
+            if let Some(id) = self.unread.filter(|_| arrived && !understood) {
+                host::increment(id, 1);
+            }
             return;
         };
         if self.leads(now) {

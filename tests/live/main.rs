@@ -28,6 +28,7 @@ mod phases;
 mod policies;
 mod prompts;
 mod ranks;
+mod refused;
 mod replicas;
 mod restart;
 mod service_away;

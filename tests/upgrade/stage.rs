@@ -35,7 +35,7 @@ const NEVER: &[&str] = &[
     "no_topology",
     "no_worker",
     "route_malformed",
-    "watch_malformed",
+    "watch_unread",
     "plan_missing",
     "upstream_role_missing",
     "exact_refused",
@@ -167,12 +167,13 @@ fn specs() -> [EngineSpec; 4] {
 
 /// The filter's own counters, without their prefix.
 async fn counters(envoy: &Envoy) -> Result<BTreeMap<String, u64>> {
-    const PREFIX: &str = "wasmcustom.rankpin.requests.";
+    const PREFIX: &str = "wasmcustom.rankpin.";
     let all = envoy.stats(PREFIX).await?;
-    Ok(all
-        .into_iter()
-        .filter_map(|(name, count)| Some((name.strip_prefix(PREFIX)?.to_owned(), count)))
-        .collect())
+    let own = |name: &str| {
+        let name = name.strip_prefix(PREFIX)?;
+        Some(name.strip_prefix("requests.").unwrap_or(name).to_owned())
+    };
+    Ok(all.into_iter().filter_map(|(name, count)| Some((own(&name)?, count))).collect())
 }
 
 /// Until new conversations are placed on each of these.
