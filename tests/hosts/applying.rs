@@ -43,7 +43,8 @@ fn histories() -> Vec<Binding> {
     for session in 0..SESSIONS {
         for (nth, (seq, writer)) in [(1, 7), (2, 7), (2, 9), (3, 8), (5, 7)].into_iter().enumerate() {
             let is_release = (session + nth as u64).is_multiple_of(5);
-            let worker = WorkerId::parse(if (session + seq + writer).is_multiple_of(2) { "w0" } else { "w1" });
+            let worker =
+                WorkerId::parse(if (session + seq + writer).is_multiple_of(2) { "w0" } else { "w1" });
             all.push(Binding {
                 session: session_of(&format!("s{session}")),
                 version: Version { seq, writer },
@@ -113,7 +114,8 @@ async fn ends(service: &Service) -> BTreeMap<SessionId, (Version, Option<Target>
 /// Tells a service everything twice in an order of its own; which outcomes there were.
 async fn tell(service: &Service, seed: u64) -> BTreeSet<String> {
     let (mut host, mut draws, mut known) = (Host::new(service).await, Draws(seed), BTreeMap::new());
-    let mut all: Vec<Binding> = histories().into_iter().flat_map(|binding| [binding.clone(), binding]).collect();
+    let mut all: Vec<Binding> =
+        histories().into_iter().flat_map(|binding| [binding.clone(), binding]).collect();
     draws.shuffle(&mut all);
     let mut seen = BTreeSet::new();
     for batch in all.chunks(BATCH) {

@@ -292,6 +292,11 @@ impl State {
             self.end_bookings_of(&dead);
             self.load_changed = true;
         }
+        // Whoever asks another replica now tells that one how its requests end, and what that one notes of it may be lost.
+        let elsewhere = self.vms.gone_elsewhere(now, self.config.limits.vm_lease);
+        if !elsewhere.is_empty() {
+            self.counters.holds_orphaned += self.sessions.bury_owners(&elsewhere);
+        }
         self.tick_kv(now, out);
     }
 

@@ -21,8 +21,8 @@ pub const NOTES_MAX: usize = 256;
 /// Most response ids that wait to be noted. Past it the oldest is not told: its next turn at another replica is a first one.
 pub(super) const ALIASES_UNTOLD_MAX: usize = 16_384;
 
-/// Most ends of requests that wait to be noted. Past it the oldest is not told: the hold it had elsewhere lives until a turn of its
-/// session, or with its VM.
+/// Most ends of requests that wait to be noted. Past it the oldest is not told: the hold it had elsewhere lives until its VM was not
+/// heard there for a lease.
 const ENDS_UNTOLD_MAX: usize = 4096;
 
 /// A request ended without an answer that counts here, and what it named is not here: another replica may have it.
@@ -223,7 +223,7 @@ impl State {
     pub(super) fn take_note(&mut self, now: Timestamp, note: Note) {
         match note {
             Note::Load { caller, seq, in_flight } => {
-                let vm = self.vms.seen(now, &caller, self.config.limits.vms_max);
+                let vm = self.vms.told_of(now, &caller, self.config.limits.vms_max);
                 self.counters.vms_refused += u64::from(vm.is_none());
                 let taken = vm.map(|vm| self.take_in_flight(vm, seq, &in_flight));
                 self.counters.reports_old += u64::from(taken == Some(Freshness::Old));

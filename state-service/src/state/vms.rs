@@ -35,6 +35,8 @@ struct Reservation {
 struct Vm {
     caller: Caller,
     seen: Timestamp,
+    /// When it asked or told anything here last, whatever other replicas say of it; `None`: so long ago that it owns nothing here.
+    here: Option<Timestamp>,
     seq: Option<u64>,
     /// Sorted by slot, one entry each.
     in_flight: Vec<(Slot, u32)>,
@@ -76,8 +78,17 @@ impl Vms {
         self.vms.get(&id).map(|vm| &vm.caller)
     }
 
-    /// Renews a VM's lease; `None` when it is new and there is no room.
+    /// It asks or tells something here: renews its lease; `None` when it is new and there is no room.
     pub(super) fn seen(&mut self, now: Timestamp, caller: &Caller, max: usize) -> Option<VmId> {
+        let id = self.told_of(now, caller, max)?;
+        if let Some(vm) = self.vms.get_mut(&id) {
+            vm.here = Some(now);
+        }
+        Some(id)
+    }
+
+    /// The same of one that another replica told of.
+    pub(super) fn told_of(&mut self, now: Timestamp, caller: &Caller, max: usize) -> Option<VmId> {
         if let Some(id) = self.ids.get(caller).copied() {
             if let Some(vm) = self.vms.get_mut(&id) {
                 vm.seen = now;
@@ -183,6 +194,12 @@ impl Vms {
         dead
     }
 
+    /// VMs that live, and that neither asked nor told anything here for longer than their lease; each once.
+    pub(super) fn gone_elsewhere(&mut self, now: Timestamp, lease: Millis) -> BTreeSet<VmId> {
+        let left = |vm: &mut Vm| vm.here.take_if(|here| now.since(*here) > lease).is_some();
+        self.vms.iter_mut().filter_map(|(id, vm)| left(vm).then_some(*id)).collect()
+    }
+
     /// It reported here.
     pub(super) fn told_by_itself(&mut self, now: Timestamp, id: VmId) {
         if let Some(vm) = self.vms.get_mut(&id) {
@@ -247,6 +264,7 @@ impl Vm {
         Self {
             caller,
             seen,
+            here: None,
             seq: None,
             in_flight: Vec::new(),
             reservations: VecDeque::new(),

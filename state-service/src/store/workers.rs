@@ -2,8 +2,8 @@
 //! their declarations as JSON and numbers them; which ones are good is for others to say.
 
 use super::{Store, StoreError, at_most, reply, scripts};
-use redis::Value;
 use crate::config::WORKERS_MAX;
+use redis::Value;
 use routing::id::WorkerId;
 use routing::time::Millis;
 use serde_json::Value as Json;

@@ -290,6 +290,26 @@ fn a_request_that_ends_at_another_replica_leaves_its_hold() {
     assert!(notes(&mut one).iter().all(|note| !matches!(note, Note::Ended(_))), "it is not told on");
 }
 
+/// What was noted of that may be lost with the store: a hold does not live on other replicas' word that its VM does.
+#[test]
+fn who_asks_another_replica_owns_nothing_here_after_a_lease() {
+    let mut world = world(Sharing::Together);
+    let (_, proposal) = held(&mut world, "a", 1);
+    claimed(&mut world, &proposal, proposal.binding.clone());
+    let mut heard = |seq| {
+        world.now += Millis(5000);
+        let note = Note::Load { caller: caller("A"), seq, in_flight: Vec::new() };
+        world.apply(Command::Note(Box::new(note)));
+        let effects = world.effects(Command::Expire);
+        (world.state.sizes().vms, world.state.sizes().holds, effects)
+    };
+    for seq in 1..=6 {
+        assert_eq!(heard(seq), (1, 1, Vec::new()));
+    }
+    let version = proposal.binding.version;
+    assert_eq!(heard(7), (1, 0, vec![Effect::ClaimsOver(vec![(session("a").id, version)])]));
+}
+
 #[test]
 fn the_only_one_claims_and_notes_nothing() {
     let mut world = world(Sharing::Single);
