@@ -8,6 +8,10 @@ use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 use tracing_subscriber::EnvFilter;
 
+/// Requests are short and many, and each takes and gives back dozens of small blocks.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// What was asked cannot be done as asked; the same as a wrong flag.
 const EXIT_USAGE: u8 = 2;
 

@@ -42,6 +42,8 @@ pub struct Replicas {
     retell: AtomicBool,
     /// What the store knows was read once, or is not waited for any more.
     ready: AtomicBool,
+    /// A report came since notes were taken from the state.
+    reported: AtomicBool,
     over: Mutex<VecDeque<(SessionId, Version)>>,
     notes: Mutex<VecDeque<Note>>,
     declared: Mutex<Declared>,
@@ -61,6 +63,7 @@ impl Replicas {
             wake: Notify::new(),
             retell: AtomicBool::new(false),
             ready: AtomicBool::new(false),
+            reported: AtomicBool::new(false),
             over: Mutex::default(),
             notes: Mutex::default(),
             declared: Mutex::default(),
@@ -96,6 +99,13 @@ impl Replicas {
         self.store.alias(alias).await
     }
 
+    /// A report came: what the others should hear of it is noted when its time comes.
+    pub fn reported(&self) {
+        if !self.reported.swap(true, Ordering::Relaxed) {
+            self.wake();
+        }
+    }
+
     /// Claims whose holds ended.
     pub fn give_up(&self, claims: Vec<(SessionId, Version)>) {
         let mut over = lock(&self.over);
@@ -122,7 +132,7 @@ impl Replicas {
 /// Runs everything between one service and the store until it is dropped.
 pub async fn run(service: Arc<crate::service::Service>, replicas: Arc<Replicas>) {
     tokio::join!(
-        claim::answer(&replicas),
+        claim::answer(&service, &replicas),
         claim::renew(&service, &replicas),
         tell::run(&service, &replicas),
         hear::run(&service, &replicas),

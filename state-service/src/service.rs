@@ -193,7 +193,10 @@ impl Service {
     /// # Errors
     /// [`Problem`] as the state refuses it.
     pub fn report(&self, report: Report) -> Result<(), Problem> {
-        done(self.apply(Command::Report(report)))
+        let taken = done(self.apply(Command::Report(report)));
+        // In flight, response ids, VMs that are gone: only reports tell of them.
+        self.replicas().into_iter().for_each(|replicas| replicas.reported());
+        taken
     }
 
     /// Takes bindings that an Envoy has cached.

@@ -121,8 +121,11 @@ async fn flood(plan: &Plan, found: &mut Found) -> Result<()> {
     found.put("flood_cpu_us_services", cpu / sessions);
     found.put("flood_cpu_us_store", store / sessions);
     found.put("flood_cpu_us_load", load / sessions);
-    let after = fleet.resident_mib()?;
+    let (after, cpu) = (fleet.resident_mib()?, fleet.cpu_us()?);
     tokio::time::sleep(Duration::from_secs(plan.still.into())).await;
+    if plan.still > 0 {
+        found.put("idle_cpu_ms_per_s", (fleet.cpu_us()? - cpu) / 2e3 / f64::from(plan.still));
+    }
     for (name, mib) in [("before", before), ("after", after), ("still", fleet.resident_mib()?)] {
         found.put(&format!("resident_mib_{name}"), mib);
     }
@@ -185,6 +188,10 @@ async fn compare(plan: &Plan, found: &mut Found) -> Result<()> {
     }
     for one in &compared {
         found.put(&format!("cpu_us_per_request_{}", one.name), one.cpu_us / one.requests.max(1.0));
+        if one.fleet.redis.is_some() {
+            found
+                .put(&format!("cpu_us_per_request_store_{}", one.name), one.store_us / one.requests.max(1.0));
+        }
         found.put(&format!("route_p50_us_{}", one.name), median(one.p50_us.iter().copied()));
     }
     Ok(())
@@ -196,6 +203,7 @@ struct Compared {
     fleet: Fleet,
     vms: Vec<Vm>,
     cpu_us: f64,
+    store_us: f64,
     requests: f64,
     sessions: usize,
     p50_us: Vec<f64>,
@@ -204,20 +212,21 @@ struct Compared {
 impl Compared {
     async fn new(name: &str, fleet: Fleet) -> Result<Self> {
         let (name, vms, p50_us) = (name.to_owned(), traffic::envoys(&fleet, 3_000_000).await?, Vec::new());
-        Ok(Self { name, fleet, vms, cpu_us: 0.0, requests: 0.0, sessions: 0, p50_us })
+        Ok(Self { name, fleet, vms, cpu_us: 0.0, store_us: 0.0, requests: 0.0, sessions: 0, p50_us })
     }
 
     async fn second(&mut self, rate: u32, second: u32) -> Result<()> {
-        let before = self.fleet.cpu_us()?;
+        let (before, store) = (self.fleet.cpu_us()?, self.fleet.store_cpu_us()?);
         let run = format!("second-{second}");
         let bound = traffic::paced(&mut self.vms, rate as usize, rate.into(), &run).await?;
         self.sessions += bound.homes.len();
         // What others do with it belongs to it; being asked for metrics until all know does not.
         tokio::time::sleep(APPLIED).await;
-        let cpu = self.fleet.cpu_us()? - before;
+        let (cpu, store) = (self.fleet.cpu_us()? - before, self.fleet.store_cpu_us()? - store);
         self.fleet.settles(self.sessions).await?;
         if second > 0 {
             self.cpu_us += cpu;
+            self.store_us += store;
             self.requests += bound.homes.len() as f64;
             self.p50_us.push(within_us(&bound.route_us, 0.5));
         }

@@ -1,6 +1,7 @@
 //! A connection to the service that stays, and a filter's VM that speaks over it: `route` and `report` as Envoy carries them, without
 //! an Envoy. Cheap, because benches send tens of thousands; judges nothing but a status.
 
+use std::io::Write;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -34,6 +35,8 @@ pub fn session_of(key: &str) -> SessionRef {
 #[derive(Debug)]
 pub struct Kept {
     stream: TcpStream,
+    /// What is sent, in one piece.
+    out: Vec<u8>,
     buffer: Vec<u8>,
     body: std::ops::Range<usize>,
 }
@@ -46,7 +49,7 @@ impl Kept {
     pub async fn connect(to: SocketAddr) -> Result<Self> {
         let stream = TcpStream::connect(to).await.with_context(|| format!("cannot connect to {to}"))?;
         stream.set_nodelay(true)?;
-        Ok(Self { stream, buffer: Vec::new(), body: 0..0 })
+        Ok(Self { stream, out: Vec::new(), buffer: Vec::new(), body: 0..0 })
     }
 
     /// Asks; the status. The body is in [`Self::body`].
@@ -54,11 +57,14 @@ impl Kept {
     /// # Errors
     /// There is no whole answer.
     pub async fn call(&mut self, method: &str, path: &str, body: &[u8]) -> Result<u16> {
-        let head = format!(
+        self.out.clear();
+        write!(
+            self.out,
             "{method} {path} HTTP/1.1\r\nhost: rankpin\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
             body.len()
-        );
-        self.stream.write_all(&[head.as_bytes(), body].concat()).await?;
+        )?;
+        self.out.extend_from_slice(body);
+        self.stream.write_all(&self.out).await?;
         timeout(PATIENCE, self.answer()).await.context("no answer")?
     }
 

@@ -38,21 +38,23 @@ fn texts() -> Vec<String> {
 async fn a_record_that_is_not_ours_costs_only_its_own_session() -> Result<()> {
     let redis = Redis::start().await?;
     let store = store(&redis, 1).await?;
-    for (field, text) in
-        ["b", "c"].iter().flat_map(|field| texts().into_iter().map(move |text| (field, text)))
+    // In a binding's place, in a claim's, and in one beside the other.
+    let ours = state_service::store::record::with_deadline(&bound(1, (1, 1), "w", 0), 1 << 40);
+    let places = ["", "\n", &format!("{ours}\n")].map(str::to_owned);
+    for text in places.iter().flat_map(|place| texts().into_iter().map(move |text| format!("{place}{text}")))
     {
         redis.command::<()>(&["DEL", &key(1), &key(2)]).await?;
-        redis.command::<()>(&["HSET", &key(1), field, &text]).await?;
+        redis.command::<()>(&["SET", &key(1), &text]).await?;
         let proposals = [bound(1, (1, 1), "w", 0), bound(2, (1, 1), "w", 0)];
         let claims = store.claim(&proposals).await?;
-        assert_eq!(claims[0], Claim::Unusable, "{field} {text:.120}");
+        assert_eq!(claims[0], Claim::Unusable, "{text:.120}");
         assert!(matches!(claims[1], Claim::Claimed(_)));
         let outcomes = store.merge(&proposals, &[]).await?.outcomes;
-        assert_eq!(outcomes, [Outcome::Rejected, Outcome::Inserted], "{field} {text:.120}");
+        assert_eq!(outcomes, [Outcome::Rejected, Outcome::Inserted], "{text:.120}");
         assert_eq!(store.read(&[session(1).id, session(2).id]).await?.len(), 1);
         let version = bound(1, (1, 1), "w", 0).version;
         assert_eq!(store.unclaim(&[(session(1).id, version)]).await?, [false]);
-        let kept: String = redis.command(&["HGET", &key(1), field]).await?;
+        let kept: String = redis.command(&["GET", &key(1)]).await?;
         assert_eq!(kept, text, "written over");
     }
     assert!(store.figures().foreign_records >= 20);
@@ -63,9 +65,10 @@ async fn a_record_that_is_not_ours_costs_only_its_own_session() -> Result<()> {
 async fn a_key_of_another_type_costs_only_its_own_session() -> Result<()> {
     let redis = Redis::start().await?;
     let store = store(&redis, 1).await?;
-    let kinds: [&[&str]; 4] = [
+    let kinds: [&[&str]; 5] = [
         &["SET", "KEY", "x"],
         &["RPUSH", "KEY", "x"],
+        &["HSET", "KEY", "b", "x"],
         &["ZADD", "KEY", "1", "x"],
         &["XADD", "KEY", "*", "b", "x"],
     ];
@@ -89,7 +92,7 @@ async fn a_worker_whose_hash_is_not_its_names_is_not_believed() -> Result<()> {
     let redis = Redis::start().await?;
     let store = store(&redis, 1).await?;
     let text = state_service::store::record::with_deadline(&bound(1, (1, 1), "w", 0), 1 << 50);
-    redis.command::<()>(&["HSET", &key(1), "b", &text.replace("|w", "|v")]).await?;
+    redis.command::<()>(&["SET", &key(1), &text.replace("|w", "|v")]).await?;
     assert_eq!(claim_one(&store, &bound(1, (1, 1), "w", 0)).await?, Claim::Unusable);
     assert_eq!(store.read(&[session(1).id]).await?, []);
     assert_eq!(store.figures().unreadable, 1);

@@ -92,9 +92,8 @@ pub fn data_router(service: &Arc<Service>) -> Router {
         .route(CLUSTERS_PATH, post(data::clusters))
         .route(ENDPOINTS_PATH, post(data::endpoints))
         .route("/healthz", get(sight::healthz))
-        .route(READY_PATH, get(sight::askable))
-        .layer(DefaultBodyLimit::max(BODY_BYTES_MAX));
-    surround(routes, service, "data")
+        .route(READY_PATH, get(sight::askable));
+    surround(routes, service, "data", BODY_BYTES_MAX)
 }
 
 /// What operators ask.
@@ -112,9 +111,8 @@ pub fn control_router(service: &Arc<Service>) -> Router {
         .route("/healthz", get(sight::healthz))
         .route("/readyz", get(sight::readyz))
         .route("/metrics", get(sight::metrics))
-        .route("/openapi.json", get(openapi::document))
-        .layer(DefaultBodyLimit::max(body::CONTROL_BYTES_MAX));
-    surround(routes, service, "control")
+        .route("/openapi.json", get(openapi::document));
+    surround(routes, service, "control", body::CONTROL_BYTES_MAX)
 }
 
 #[derive(Clone)]
@@ -124,17 +122,28 @@ struct Around {
 }
 
 /// Counts, catches panics and checks tokens around all routes and fallbacks alike.
-fn surround(routes: Router<Arc<Service>>, service: &Arc<Service>, listener: &'static str) -> Router {
+fn surround(
+    routes: Router<Arc<Service>>,
+    service: &Arc<Service>,
+    listener: &'static str,
+    bytes_max: usize,
+) -> Router {
     let around = Around { service: Arc::clone(service), listener };
+    let catch = CatchPanicLayer::custom(|_cause: Box<dyn std::any::Any + Send>| {
+        tracing::error!("a handler panicked");
+        Problem::internal("an unexpected condition; see the service's log").into_response()
+    });
+    // One layer of four, the outermost first: each layer of a router by itself costs every request a box and a copy of all below it.
+    let layers = (
+        from_fn_with_state(around.clone(), count),
+        catch,
+        from_fn_with_state(around, admit),
+        DefaultBodyLimit::max(bytes_max),
+    );
     routes
         .fallback(move |request: Request| async move { no_such_path(listener, request.uri().path()) })
         .method_not_allowed_fallback(no_such_method)
-        .layer(from_fn_with_state(around.clone(), admit))
-        .layer(CatchPanicLayer::custom(|_cause: Box<dyn std::any::Any + Send>| {
-            tracing::error!("a handler panicked");
-            Problem::internal("an unexpected condition; see the service's log").into_response()
-        }))
-        .layer(from_fn_with_state(around, count))
+        .layer(layers)
         .with_state(Arc::clone(service))
 }
 

@@ -3,12 +3,13 @@
 use super::Replicas;
 use crate::lock::lock;
 use crate::service::Service;
-use crate::state::Binding;
-use crate::store::{BATCH_MAX, Claim, StoreError};
-use routing::id::{SessionId, Version};
+use crate::state::Proposal;
+use crate::store::BATCH_MAX;
+use routing::contract::SessionRef;
+use routing::id::SessionId;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::time::sleep;
 
 /// Claims that wait for their call. Past it a turn goes on without: whose binding is the newer one is seen later.
@@ -27,25 +28,26 @@ pub(crate) enum Settled {
 
 /// A proposal, and who waits for what became of it.
 pub(super) struct Asked {
-    proposal: (Binding, Option<Version>),
-    answer: oneshot::Sender<Result<Claim, StoreError>>,
+    session: SessionRef,
+    proposal: Proposal,
+    answer: oneshot::Sender<Settled>,
 }
 
 impl Replicas {
-    /// Proposes a place, in place of the record it leaves; `None`: too many wait.
-    pub(crate) async fn propose(
+    /// Proposes a place; `None`: too many wait. What becomes of it counts also when nobody waits for it any more.
+    pub(crate) fn propose(
         &self,
-        proposal: Binding,
-        leaves: Option<Version>,
-    ) -> Option<Result<Claim, StoreError>> {
+        session: SessionRef,
+        proposal: Proposal,
+    ) -> Option<oneshot::Receiver<Settled>> {
         let (answer, answered) = oneshot::channel();
-        self.claims.try_send(Asked { proposal: (proposal, leaves), answer }).ok()?;
-        answered.await.ok()
+        self.claims.try_send(Asked { session, proposal, answer }).ok()?;
+        Some(answered)
     }
 }
 
 /// Asks the store for all that wait.
-pub(super) async fn answer(replicas: &Arc<Replicas>) {
+pub(super) async fn answer(service: &Arc<Service>, replicas: &Arc<Replicas>) {
     // Taken once: a task that is started again after a panic finds none, and claims are refused as too many.
     let Some(mut asked) = lock(&replicas.asked).take() else { return std::future::pending().await };
     let calls = Arc::new(Semaphore::new(CALLS_MAX));
@@ -55,29 +57,24 @@ pub(super) async fn answer(replicas: &Arc<Replicas>) {
         if asked.recv_many(&mut batch, BATCH_MAX).await == 0 {
             return;
         }
-        let replicas = Arc::clone(replicas);
+        let (service, replicas) = (Arc::clone(service), Arc::clone(replicas));
         tokio::spawn(async move {
-            let _call = call;
-            ask(&replicas, batch).await;
+            ask(&service, &replicas, batch, call).await;
         });
     }
 }
 
-async fn ask(replicas: &Replicas, batch: Vec<Asked>) {
-    let (proposals, answers): (Vec<_>, Vec<_>) =
-        batch.into_iter().map(|asked| (asked.proposal, asked.answer)).unzip();
-    match replicas.store.claim_leaving(&proposals).await {
-        Ok(claims) => {
-            for (claim, answer) in claims.into_iter().zip(answers) {
-                // Who asked may be gone.
-                let _ = answer.send(Ok(claim));
-            }
-        }
-        Err(error) => {
-            for answer in answers {
-                let _ = answer.send(Err(error.clone()));
-            }
-        }
+async fn ask(service: &Service, replicas: &Replicas, batch: Vec<Asked>, call: OwnedSemaphorePermit) {
+    let proposal = |asked: &Asked| (asked.proposal.binding.clone(), asked.proposal.leaves);
+    let proposals: Vec<_> = batch.iter().map(proposal).collect();
+    // After a failure answers go out as they are: what waits is let go.
+    let Ok(claims) = replicas.store.claim_leaving(&proposals).await else { return };
+    // The next batch may go while this one is told.
+    drop(call);
+    for (claim, Asked { session, proposal, answer }) in claims.into_iter().zip(batch) {
+        let settled = service.take_claim(session, &proposal, claim);
+        // Who asked may be gone.
+        let _ = answer.send(settled);
     }
 }
 

@@ -3,15 +3,15 @@
 
 use super::{Replicas, STORE};
 use crate::service::Service;
-use crate::state::Note;
-use crate::store::{Entry, FOLLOW_WAIT_MAX, StoreError, StreamId};
+use crate::state::{Binding, Note};
+use crate::store::{BATCH_MAX, Entry, FOLLOW_WAIT_MAX, StoreError, StreamId};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::time::sleep;
 
 /// What comes is gathered for so long: others tell every few milliseconds, and hearing each of them by itself would cost every replica
 /// as much as there are others.
-const GATHER: Duration = Duration::from_millis(10);
+const GATHER: Duration = Duration::from_millis(20);
 /// Pause after a call that failed.
 const RETRY: Duration = Duration::from_millis(50);
 
@@ -80,19 +80,28 @@ async fn follow(service: &Service, replicas: &Replicas, mut cursor: StreamId) {
 
 async fn take(service: &Service, replicas: &Replicas, entries: Vec<Entry>) {
     let own = replicas.store.config().writer;
-    let mut declared = false;
+    let (mut declared, mut bindings) = (false, Vec::new());
     for entry in entries.into_iter().filter(|entry| entry.writer != own) {
         let notes: Vec<Note> =
             entry.notes.iter().filter_map(|note| serde_json::from_str(note).ok()).collect();
         declared |=
             entry.notes.iter().any(|note| note.starts_with("worker ") || note.starts_with("removed "));
-        if !entry.bindings.is_empty() {
-            service.apply_bindings(STORE, entry.bindings);
+        bindings.extend(entry.bindings);
+        // Many small entries are one command; none is so long that requests would wait for it.
+        if bindings.len() >= BATCH_MAX || !notes.is_empty() {
+            apply(service, &mut bindings);
         }
         notes.into_iter().for_each(|note| service.hear(note));
     }
+    apply(service, &mut bindings);
     if declared && let Err(error) = replicas.load_declared(service).await {
         tracing::warn!(%error, "declared workers could not be read; trying again");
         replicas.reload();
+    }
+}
+
+fn apply(service: &Service, bindings: &mut Vec<Binding>) {
+    if !bindings.is_empty() {
+        service.apply_bindings(STORE, std::mem::take(bindings));
     }
 }

@@ -18,6 +18,8 @@ use tokio::time::{Instant, sleep, timeout};
 const GATHER: Duration = Duration::from_millis(5);
 /// Loads and other notes go out this often.
 const NOTES: Duration = Duration::from_millis(100);
+/// Without reports they are looked for this often: a load is told again after a while.
+const IDLE: Duration = Duration::from_secs(1);
 /// Pause after a call that failed.
 const RETRY: Duration = Duration::from_millis(50);
 
@@ -27,7 +29,7 @@ pub(super) async fn run(service: &Service, replicas: &Replicas) {
     let mut teller = Teller { service, replicas, position: Position(0), notes, aliases, noted };
     loop {
         // Either there is something, or it is time for notes.
-        let _ = timeout(NOTES, replicas.wake.notified()).await;
+        let _ = timeout(teller.until_notes(), replicas.wake.notified()).await;
         sleep(GATHER).await;
         replicas.store.until_up().await;
         if let Err(error) = teller.tell_all().await {
@@ -49,6 +51,11 @@ struct Teller<'a> {
 }
 
 impl Teller<'_> {
+    fn until_notes(&self) -> Duration {
+        let every = if self.replicas.reported.load(Ordering::Relaxed) { NOTES } else { IDLE };
+        every.saturating_sub(self.noted.elapsed())
+    }
+
     async fn tell_all(&mut self) -> Result<(), StoreError> {
         self.give_up_claims().await?;
         self.replicas.settle_declared(self.service).await?;
@@ -124,7 +131,14 @@ impl Teller<'_> {
     fn gather_notes(&mut self) {
         let own: Vec<Note> = lock(&self.replicas.notes).drain(..).collect();
         let due = self.noted.elapsed() >= NOTES && self.aliases.is_empty();
+        if due {
+            self.replicas.reported.store(false, Ordering::Relaxed);
+        }
         let told = if due { self.service.take_notes() } else { Vec::new() };
+        if told.len() >= crate::state::NOTES_MAX {
+            // There may be more.
+            self.replicas.reported.store(true, Ordering::Relaxed);
+        }
         if due {
             self.noted = Instant::now();
             self.aliases = self.service.aliases_kept(&told);

@@ -5,10 +5,10 @@ use crate::declare::{self, Faults};
 use crate::http::problem::Problem;
 use crate::metrics::Text;
 use crate::replicas::{Replicas, Settled};
-use crate::state::{Binding, Changes, Claiming, Command, Note, Outcome, Position, Reply, Sharing};
+use crate::state::{Binding, Changes, Claiming, Command, Note, Outcome, Position, Proposal, Reply, Sharing};
 use crate::store::{Claim, LAG_BUCKETS_MS, REASONS, Standing, StoreFigures};
 use routing::contract::{RouteReply, SessionRef};
-use routing::id::{HoldId, SessionId, Version, WorkerId};
+use routing::id::{SessionId, Version, WorkerId};
 use routing::time::Millis;
 use serde_json::Value;
 use std::sync::Arc;
@@ -33,7 +33,7 @@ impl Service {
     /// Makes an answer's holds known to all replicas before it goes out; where one of them is elsewhere by now, the question is to
     /// be asked again.
     pub(super) async fn settle(
-        self: &Arc<Self>,
+        &self,
         sessions: [Option<SessionRef>; 2],
         reply: &RouteReply,
         deadline: Millis,
@@ -49,12 +49,7 @@ impl Service {
         settled
     }
 
-    async fn settle_half(
-        self: &Arc<Self>,
-        session: SessionRef,
-        reply: &RouteReply,
-        deadline: Millis,
-    ) -> Settled {
+    async fn settle_half(&self, session: SessionRef, reply: &RouteReply, deadline: Millis) -> Settled {
         let Some(replicas) = self.replicas() else { return Settled::AsAnswered };
         let claiming = self.lock().claiming(session, reply);
         let proposal = match claiming {
@@ -62,26 +57,20 @@ impl Service {
             Claiming::Outdated => return Settled::Changed,
             Claiming::Propose(proposal) => proposal,
         };
-        let (service, replicas) = (Arc::clone(self), Arc::clone(replicas));
-        let version = proposal.binding.version;
-        // A claim that comes late counts all the same: who asks next is told of it.
-        let claiming = tokio::spawn(async move {
-            match replicas.propose(proposal.binding, proposal.leaves).await {
-                Some(Ok(claim)) => service.take_claim(session, proposal.hold, version, claim),
-                Some(Err(_)) | None => Settled::AsAnswered,
-            }
-        });
+        let Some(claimed) = replicas.propose(session, proposal) else { return Settled::AsAnswered };
         let wait = Millis(deadline.0 / 2).min(CLAIM_WAIT_MAX);
-        match timeout(Duration::from_millis(wait.0), claiming).await {
+        match timeout(Duration::from_millis(wait.0), claimed).await {
             Ok(Ok(settled)) => settled,
             Ok(Err(_)) | Err(_) => Settled::AsAnswered,
         }
     }
 
-    fn take_claim(&self, session: SessionRef, hold: HoldId, version: Version, claim: Claim) -> Settled {
+    /// What the store says of a proposal. One that comes late counts all the same: who asks next is told of it.
+    pub(crate) fn take_claim(&self, session: SessionRef, proposal: &Proposal, claim: Claim) -> Settled {
+        let hold = proposal.hold;
         let (claim, changed) = match claim {
             Claim::Claimed(claim) => {
-                let changed = claim.version != version;
+                let changed = claim.version != proposal.binding.version;
                 (claim, changed)
             }
             Claim::Held(claim) => (claim, true),

@@ -1,6 +1,7 @@
 //! The names of everything we keep in the store. All have one hash tag, so that one script may touch any of them in a cluster.
 
 use super::error::StoreError;
+use super::record::push_hex;
 use routing::id::SessionId;
 
 /// What makes all keys of one deployment live on one node of a cluster.
@@ -35,7 +36,13 @@ impl Keys {
 
     /// The record of a session.
     pub(super) fn session(&self, id: SessionId) -> String {
-        format!("{}:s:{id}", self.base)
+        let mut key = String::with_capacity(self.base.len() + 35);
+        key.push_str(&self.base);
+        key.push_str(":s:");
+        let half = |shift: u32| u64::try_from((id.0 >> shift) & u128::from(u64::MAX)).unwrap_or(0);
+        push_hex(&mut key, half(64), 16);
+        push_hex(&mut key, half(0), 16);
+        key
     }
 
     /// What a response id stands for.

@@ -10,6 +10,8 @@ use routing::hash::worker_hash;
 use routing::id::{Rank, RankHash, SessionId, Version, WorkerId};
 use routing::time::Millis;
 
+/// Length of a text without its deadline, if its worker has the longest name.
+const TEXT_MOST: usize = 92 + 63;
 /// Length of everything before the deadline.
 const BEFORE_DEADLINE: usize = 57;
 /// No binding lives longer; a longer time is cut to this: 366 days.
@@ -26,9 +28,25 @@ pub fn without_deadline(binding: &Binding) -> String {
         }
         None => ('r', 0, 0, ""),
     };
-    let Version { seq, writer } = version;
-    let rank_hash = session.rank_hash.0;
-    format!("{seq:016x}{writer:016x}{place}{hash:016x}{rank:08x}|{rank_hash:016x}|{generation:016x}|{worker}")
+    let mut text = String::with_capacity(TEXT_MOST);
+    push_hex(&mut text, version.seq, 16);
+    push_hex(&mut text, version.writer, 16);
+    text.push(place);
+    push_hex(&mut text, hash, 16);
+    push_hex(&mut text, rank.into(), 8);
+    for number in [session.rank_hash.0, *generation] {
+        text.push('|');
+        push_hex(&mut text, number, 16);
+    }
+    text.push('|');
+    text.push_str(worker);
+    text
+}
+
+/// Digits of fixed number: formatting them would cost more than everything else that is done with a binding here.
+pub(super) fn push_hex(text: &mut String, number: u64, digits: u32) {
+    let digit = |nth: u32| char::from_digit(u32::try_from((number >> (4 * nth)) & 15).unwrap_or(0), 16);
+    text.extend((0..digits).rev().filter_map(digit));
 }
 
 /// A version as it begins such a text.
@@ -70,7 +88,10 @@ pub fn read(session: SessionId, text: &str, now: u64) -> Option<Binding> {
 #[must_use]
 pub fn read_line(line: &str, now: u64) -> Option<Binding> {
     let (id, text) = line.split_once(' ')?;
-    read(SessionId::from_hex(id)?, text, now)
+    let (mut rest, whole) = (id, id.len() == 32);
+    let (high, low) = (hex64(&mut rest)?, hex64(&mut rest)?);
+    whole.then_some(())?;
+    read(SessionId(u128::from(high) << 64 | u128::from(low)), text, now)
 }
 
 fn target(worker: &str, hash: u64, rank: u32) -> Option<Target> {
@@ -92,10 +113,14 @@ fn whole64(text: &str) -> Option<u64> {
     if text.len() == 16 { hex(text) } else { None }
 }
 
-/// Digits as we write them: one number has one text.
+/// Digits as we write them, 16 at most: one number has one text.
 fn hex(text: &str) -> Option<u64> {
-    let ours = text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
-    if ours { u64::from_str_radix(text, 16).ok() } else { None }
+    let digit = |byte: u8| match byte {
+        b'0'..=b'9' => Some(byte - b'0'),
+        b'a'..=b'f' => Some(byte - b'a' + 10),
+        _ => None,
+    };
+    text.bytes().try_fold(0, |number, byte| Some((number << 4) | u64::from(digit(byte)?)))
 }
 
 #[cfg(test)]

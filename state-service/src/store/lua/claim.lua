@@ -4,11 +4,13 @@
 local now, claim_ms, linger = now_ms(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 local answers = {now, redis.call('GET', KEYS[1]) or ''}
 
+local ends = hex(now + claim_ms)
+
 local function claimed(key, text, binding)
-  text = with_deadline(text, now + claim_ms)
-  redis.call('HSET', key, 'c', text)
-  keep(key, now, claim_ms, linger, binding)
-  return 'c' .. text
+  text = with_ends(text, ends)
+  local done
+  if binding then done = write_both(key, binding, text, now, linger) else done = write(key, '\n' .. text, claim_ms + linger) end
+  return done and 'c' .. text or 'x'
 end
 
 -- What is proposed under a version above whatever is there, over or released as it may be.
@@ -31,9 +33,11 @@ local function answer(key, proposal, leaves)
     if string.sub(claim, 17, 32) ~= string.sub(proposal, 17, 32) then return 'h' .. claim end
     return claimed(key, string.sub(claim, 1, BEFORE_DEADLINE) .. string.sub(claim, COMPARED + 1), binding)
   end
-  local text = raised(proposal, {b = binding, c = claim})
+  local text = proposal
+  if binding or claim then text = raised(proposal, {b = binding, c = claim}) end
   return text and claimed(key, text, binding) or 'x'
 end
 
+read_all(2)
 for nth = 2, #KEYS do answers[nth + 1] = answer(KEYS[nth], ARGV[2 * nth], ARGV[2 * nth + 1]) end
 return answers

@@ -4,13 +4,13 @@
 -- numbers are doubles: neither compares here.
 
 local BEFORE_DEADLINE, COMPARED = 57, 73
+local FIXED = COMPARED + 1 + 16 + 1 + 16 + 1
+local LONGEST = FIXED + 63
 local HEX = '[0-9a-f]'
-local function shape(place, worker)
-  return '^' .. string.rep(HEX, 32) .. place .. string.rep(HEX, 16)
-    .. '|' .. string.rep(HEX, 16) .. '|' .. string.rep(HEX, 16) .. '|' .. worker .. '$'
-end
-local BOUND, RELEASED = shape('b' .. string.rep(HEX, 24), '[A-Za-z0-9._-]+'), shape('r' .. string.rep('0', 24), '')
-local LONGEST = COMPARED + 1 + 16 + 1 + 16 + 1 + 63
+local SIXTEEN = '^' .. string.rep(HEX, 16)
+local BARS, NOWHERE = '|||', string.rep('0', 24)
+-- No key lives longer, whatever its text says: some thousand years.
+local MS_MAX = 2 ^ 45
 
 -- Milliseconds of the server's clock; a test gives its own.
 local function now_ms(given)
@@ -30,6 +30,7 @@ end
 
 -- Whether text `a` is greater than `b`, by bytes.
 local function greater(a, b)
+  if a == b then return false end
   for at = 1, math.min(#a, #b), 8 do
     local x, y = string.sub(a, at, at + 7), string.sub(b, at, at + 7)
     if x ~= y then
@@ -47,8 +48,8 @@ local function place(text) return string.sub(text, 33, BEFORE_DEADLINE) end
 local function is_released(text) return string.sub(text, 33, 33) == 'r' end
 local function is_live(text, now) return not greater(hex(now), string.sub(text, 58, COMPARED)) end
 
-local function with_deadline(text, deadline)
-  return string.sub(text, 1, BEFORE_DEADLINE) .. hex(deadline) .. string.sub(text, BEFORE_DEADLINE + 1)
+local function with_ends(text, ends)
+  return string.sub(text, 1, BEFORE_DEADLINE) .. ends .. string.sub(text, BEFORE_DEADLINE + 1)
 end
 
 -- The number after a seq; nothing after the last.
@@ -59,25 +60,57 @@ local function above(seq)
   return string.format('%08x%08x', high, low)
 end
 
--- The binding and the claim of a session; true when the key holds what another program wrote.
-local function read(key)
-  local got = redis.pcall('HMGET', key, 'b', 'c')
-  if got.err then
-    if string.find(got.err, 'WRONGTYPE', 1, true) then return nil, nil, true end
-    error(got.err)
-  end
-  local function fits(text)
-    return not text or (#text <= LONGEST and (string.find(text, BOUND) or string.find(text, RELEASED)) ~= nil)
-  end
-  return got[1] or nil, got[2] or nil, not (fits(got[1]) and fits(got[2]))
+-- Whether a text is one of ours, or none. A set in a pattern is slow for each digit: classes and a look at the bars are not.
+local function fits(text)
+  if not text then return true end
+  local fixed = string.sub(text, 1, FIXED)
+  if #text > LONGEST or string.lower(fixed) ~= fixed then return false end
+  local bars = string.sub(text, 74, 74) .. string.sub(text, 91, 91) .. string.sub(text, FIXED, FIXED)
+  if bars ~= BARS then return false end
+  if string.sub(text, 33, 33) == 'b' then return string.find(text, '^%x+|%x+|%x+|[A-Za-z0-9._-]+$') ~= nil end
+  return string.sub(text, 34, BEFORE_DEADLINE) == NOWHERE and string.find(text, '^%x+r%x+|%x+|%x+|$') ~= nil
 end
 
--- A key lives until the end of the last text in it, and a while beyond. One was written that ends in so many ms; `other` is the other
--- one, if there is one: what ends later has seen to it already.
-local function keep(key, now, ms, linger, other)
-  if not other or greater(hex(now + ms), string.sub(other, BEFORE_DEADLINE + 1, COMPARED)) then
-    redis.call('PEXPIRE', key, whole(ms + linger))
+-- A session's key has its binding, its claim after a line's end, or both. All that a script asks about are read at once: each call of the
+-- server costs more than what it reads.
+local values = {}
+local function read_all(first)
+  local got = #KEYS >= first and redis.call('MGET', unpack(KEYS, first)) or {}
+  for nth, value in ipairs(got) do values[KEYS[first + nth - 1]] = value end
+end
+
+-- The binding and the claim of a session; true when the key holds what another program wrote. A text that but for its end is `own`, which
+-- we are given, is ours.
+local function read(key, own)
+  local binding = values[key]
+  if not binding then return nil, nil, false end
+  local at, claim = string.find(binding, '\n', 1, true), nil
+  if at then
+    binding, claim = at > 1 and string.sub(binding, 1, at - 1) or nil, string.sub(binding, at + 1)
   end
+  if not binding and own and string.sub(claim, 1, BEFORE_DEADLINE) == string.sub(own, 1, BEFORE_DEADLINE)
+    and string.sub(claim, COMPARED + 1) == string.sub(own, BEFORE_DEADLINE + 1) then
+    return nil, claim, not string.find(claim, SIXTEEN, BEFORE_DEADLINE + 1)
+  end
+  return binding, claim, not (fits(binding) and fits(claim))
+end
+
+-- Writes what a session has, for so many ms; false where its key holds another type than ours, which reads as nothing.
+local function write(key, value, ms)
+  local done = redis.call('SET', key, value, 'PX', whole(ms), values[key] and 'XX' or 'NX')
+  if done then values[key] = value end
+  return done and true
+end
+
+-- How long a text lives: its end is one of the server's moments, and it may be far off in what another program wrote.
+local function left(text, now)
+  return math.min(math.max(tonumber(string.sub(text, BEFORE_DEADLINE + 1, COMPARED), 16) - now, 0), MS_MAX)
+end
+
+-- The same of a binding, a claim, or both. The key lives until the end of the last of its texts, and a while beyond.
+local function write_both(key, binding, claim, now, linger)
+  local ms = math.max(binding and left(binding, now) or 0, claim and left(claim, now) or 0) + linger
+  return write(key, claim and (binding or '') .. '\n' .. claim or binding, math.max(ms, 1))
 end
 
 -- The id of the log's last entry. Fails, before anything is written, where the key is no stream.

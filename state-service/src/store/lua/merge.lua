@@ -14,25 +14,38 @@ local function judge(ours, theirs)
   return is_released(ours) and 's' or 'c'
 end
 
-local function merge(key, theirs, expires_in)
-  local ours, claim, foreign = read(key)
+-- Puts a state where an older one is, if one is; what is left of a claim stays with it.
+local function put(key, text, claim, ms)
+  if not claim then return write(key, text, ms + linger) end
+  return write_both(key, text, claim, now, linger)
+end
+
+local function merge(key, given, ms, ends)
+  local ours, claim, foreign = read(key, given)
   if foreign then return 'x' end
+  local theirs = with_ends(given, ends)
+  if claim and not greater(version(claim), version(theirs)) then claim = nil end
   if not ours or greater(theirs, ours) then
-    redis.call('HSET', key, 'b', theirs)
-    changed[#changed + 1] = string.sub(key, -32) .. ' ' .. theirs
-    keep(key, now, expires_in, linger, claim)
+    if not put(key, theirs, claim, ms) then return 'x' end
+    local at = #changed
+    changed[at + 1], changed[at + 2], changed[at + 3], changed[at + 4] = string.sub(key, -32), ' ', theirs, '\n'
+  elseif string.find(values[key], '\n', 1, true) and not claim then
+    write_both(key, ours, nil, now, linger)
   end
-  if claim and not greater(version(claim), version(theirs)) then redis.call('HDEL', key, 'c') end
   return judge(ours, theirs)
 end
 
+read_all(3)
+local ends = {}
 for nth = 3, #KEYS do
   local at = 8 + (nth - 3) * 2
-  local expires_in = tonumber(ARGV[at + 1])
-  letters[nth - 2] = merge(KEYS[nth], with_deadline(ARGV[at], now + expires_in), expires_in)
+  local expires_in = ARGV[at + 1]
+  ends[expires_in] = ends[expires_in] or hex(now + tonumber(expires_in))
+  letters[nth - 2] = merge(KEYS[nth], ARGV[at], tonumber(expires_in), ends[expires_in])
 end
+changed[#changed] = nil
 local id = ''
 if #changed > 0 or ARGV[7] ~= '' then
-  id = append(KEYS[2], previous, limits, ARGV[6], table.concat(changed, '\n'), ARGV[7])
+  id = append(KEYS[2], previous, limits, ARGV[6], table.concat(changed), ARGV[7])
 end
 return {now, redis.call('GET', KEYS[1]) or '', table.concat(letters), id}
