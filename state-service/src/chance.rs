@@ -1,27 +1,53 @@
 //! The only clock and the only dice of the service: everything below takes time and chance as arguments.
 
+use crate::lock::lock;
 use routing::id::Epoch;
 use routing::time::{Millis, Timestamp};
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-/// Milliseconds since the process started; monotonic.
-#[derive(Clone, Copy, Debug)]
-pub struct Clock(Instant);
+/// Longest step. The service looks ten times a second: between two looks that are further apart it was stopped, and heard of nothing.
+const STEP_MS_MAX: u64 = 1000;
+
+/// Milliseconds since the process started, but for those in which it was stopped; monotonic. Who was stopped would else end what others
+/// kept alive in the meantime, and pull sessions off their slots before it hears of them.
+#[derive(Debug)]
+pub struct Clock {
+    began: Instant,
+    steps: Mutex<Steps>,
+}
+
+#[derive(Debug, Default)]
+struct Steps {
+    /// When it was looked at last, since it began.
+    looked: u64,
+    /// What it shows.
+    shown: u64,
+}
+
+impl Steps {
+    fn look(&mut self, now: u64) -> u64 {
+        self.shown += now.saturating_sub(self.looked).min(STEP_MS_MAX);
+        self.looked = self.looked.max(now);
+        self.shown
+    }
+}
 
 impl Clock {
     /// Starts at zero.
     #[must_use]
     pub fn start() -> Self {
-        Self(Instant::now())
+        Self { began: Instant::now(), steps: Mutex::default() }
     }
 
     /// Now.
     #[must_use]
     pub fn now(&self) -> Timestamp {
-        Timestamp(u64::try_from(self.0.elapsed().as_millis()).unwrap_or(u64::MAX))
+        let mut steps = lock(&self.steps);
+        Timestamp(steps.look(u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX)))
     }
 
     /// Since the start.
@@ -67,6 +93,15 @@ impl Chance {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn time_in_which_nobody_looked_does_not_count() {
+        let mut steps = Steps::default();
+        assert_eq!(
+            [10, 1010, 9010, 9011, 9000, 9012].map(|now| steps.look(now)),
+            [10, 1010, 2010, 2011, 2011, 2012]
+        );
+    }
 
     #[test]
     fn draws_differ_and_jitter_stays_within_a_tenth() {

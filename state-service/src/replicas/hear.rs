@@ -1,5 +1,5 @@
 //! What comes in: first all that the store knows, then what changes. After a gap all of it again; a store that lost its memory is told
-//! everything.
+//! everything, and so is one that lost its last writes.
 
 use super::{Replicas, STORE};
 use crate::service::Service;
@@ -20,11 +20,12 @@ pub(super) async fn run(service: &Service, replicas: &Replicas) {
     let mut life = None;
     loop {
         replicas.store.until_up().await;
+        // Before it is read: what is lost meanwhile is told with the next reading.
+        let now = replicas.store.status().memory();
         match load(service, replicas).await {
             Ok(cursor) => {
-                let now = replicas.store.status().epoch;
                 if life.is_some_and(|before| now != Some(before)) {
-                    tracing::warn!("the store lost its memory: telling it everything");
+                    tracing::warn!("the store lost its memory or its last writes: telling it everything");
                     replicas.retell.store(true, Ordering::SeqCst);
                     replicas.wake();
                 }
@@ -32,7 +33,7 @@ pub(super) async fn run(service: &Service, replicas: &Replicas) {
                 if !replicas.ready.swap(true, Ordering::SeqCst) {
                     tracing::info!("what other replicas know is loaded");
                 }
-                follow(service, replicas, cursor).await;
+                follow(service, replicas, cursor, now).await;
             }
             Err(error) => {
                 tracing::warn!(%error, "what other replicas know could not be loaded; trying again");
@@ -53,8 +54,7 @@ async fn load(service: &Service, replicas: &Replicas) -> Result<StreamId, StoreE
 }
 
 /// Until something is lost.
-async fn follow(service: &Service, replicas: &Replicas, mut cursor: StreamId) {
-    let life = replicas.store.status().epoch;
+async fn follow(service: &Service, replicas: &Replicas, mut cursor: StreamId, life: Option<(u64, u64)>) {
     loop {
         match replicas.store.follow(cursor, FOLLOW_WAIT_MAX).await {
             Ok(followed) if followed.gap => return,
@@ -72,7 +72,7 @@ async fn follow(service: &Service, replicas: &Replicas, mut cursor: StreamId) {
                 replicas.store.until_up().await;
             }
         }
-        if replicas.store.status().epoch != life {
+        if replicas.store.status().memory() != life {
             return;
         }
     }

@@ -19,6 +19,7 @@ pub(super) struct Counters {
     pub(super) entries: AtomicU64,
     pub(super) gaps: AtomicU64,
     pub(super) epoch_changes: AtomicU64,
+    pub(super) lost_writes: AtomicU64,
     lag: [AtomicU64; BUCKETS],
     lag_sum_ms: AtomicU64,
 }
@@ -44,6 +45,8 @@ pub struct StoreFigures {
     pub gaps: u64,
     /// Times that the store came back without its memory.
     pub epoch_changes: u64,
+    /// Times that it forgot its last writes.
+    pub lost_writes: u64,
     /// How late entries of others came, by [`LAG_BUCKETS_MS`] and one above all; not cumulative.
     pub lag: [u64; BUCKETS],
     /// Their sum, ms.
@@ -77,6 +80,7 @@ impl Counters {
             entries: read(&self.entries),
             gaps: read(&self.gaps),
             epoch_changes: read(&self.epoch_changes),
+            lost_writes: read(&self.lost_writes),
             lag: self.lag.each_ref().map(read),
             lag_sum_ms: read(&self.lag_sum_ms),
         }

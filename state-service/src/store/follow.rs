@@ -113,6 +113,9 @@ impl Store {
             followed.cursor = entry.id;
             followed.entries.push(entry);
         }
+        if let Some(last) = followed.entries.last() {
+            self.inner.epochs.saw_entry(last.id);
+        }
         counters.entries.fetch_add(followed.entries.len() as u64, Relaxed);
         counters.gaps.fetch_add(u64::from(followed.gap), Relaxed);
         followed

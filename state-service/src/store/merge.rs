@@ -45,6 +45,9 @@ impl Store {
             Some(Merge { outcomes, entry: StreamId::parse(reply::text(entry)?) })
         };
         let merge = read().ok_or_else(|| StoreError::answer("merge"))?;
+        if let Some(entry) = merge.entry {
+            self.inner.epochs.saw_entry(entry);
+        }
         let foreign = merge.outcomes.iter().filter(|outcome| **outcome == Outcome::Rejected).count();
         self.inner.counters.foreign_records.fetch_add(foreign as u64, Relaxed);
         Ok(merge)

@@ -70,6 +70,16 @@ pub struct Status {
     pub standing: Standing,
     /// Which memory of it was seen last.
     pub epoch: Option<u64>,
+    /// Times that it was seen to have forgotten its last writes and not all, by a failover to a replica that lagged.
+    pub losses: u64,
+}
+
+impl Status {
+    /// Which memory of it this is; another one after every loss: what the store should know must be told again.
+    #[must_use]
+    pub fn memory(&self) -> Option<(u64, u64)> {
+        self.epoch.map(|epoch| (epoch, self.losses))
+    }
 }
 
 impl Store {
@@ -92,7 +102,7 @@ impl Store {
     #[must_use]
     pub fn status(&self) -> Status {
         let standing = self.inner.calls.standing().borrow().clone();
-        Status { standing, epoch: self.inner.epochs.known() }
+        Status { standing, epoch: self.inner.epochs.known(), losses: self.inner.epochs.losses() }
     }
 
     /// Tells each change between up and away.
