@@ -75,6 +75,10 @@ pub struct ServeArgs {
     /// A certificate authority to trust for it in place of the system's, as PEM.
     #[arg(long, value_name = "FILE")]
     pub store_ca: Option<PathBuf>,
+    /// Where other replicas reach the data listener of this one, to read its index of caches when they join. Without it, the address
+    /// listened on; where that is every address of the machine, the one by which it reaches the store.
+    #[arg(long, value_name = "HOST:PORT", value_parser = address)]
+    pub advertise: Option<String>,
     /// Writes the addresses listened on as JSON, by rename, once they are.
     #[arg(long, value_name = "FILE")]
     pub addr_file: Option<PathBuf>,
@@ -265,6 +269,10 @@ pub fn hash_lines(args: &HashArgs) -> Result<String, NameError> {
     let session =
         hash::session_id(args.secret.as_bytes(), args.scope.as_bytes(), &place, args.phase.phase(), key);
     Ok(format!("session {session}\nrank_hash {}", hash::rank_hash(key).0))
+}
+
+fn address(text: &str) -> Result<String, String> {
+    crate::declare::Address::parse(text).map(|address| address.to_string()).map_err(|error| error.to_string())
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@
 mod claim;
 mod declared;
 mod hear;
+mod index;
 mod tell;
 
 use crate::lock::lock;
@@ -47,6 +48,7 @@ pub struct Replicas {
     over: Mutex<VecDeque<(SessionId, Version)>>,
     notes: Mutex<VecDeque<Note>>,
     declared: Mutex<Declared>,
+    joining: index::Joining,
     /// Held while declarations are told, or read: one after the other.
     declaring: tokio::sync::Mutex<()>,
 }
@@ -67,6 +69,7 @@ impl Replicas {
             over: Mutex::default(),
             notes: Mutex::default(),
             declared: Mutex::default(),
+            joining: index::Joining::default(),
             declaring: tokio::sync::Mutex::default(),
         }
     }
@@ -86,6 +89,12 @@ impl Replicas {
     /// Whether it knows what the others know, or does not wait for that any more.
     #[must_use]
     pub fn is_ready(&self) -> bool {
+        self.has_loaded() && self.has_joined()
+    }
+
+    /// The same of what the store has.
+    #[must_use]
+    pub fn has_loaded(&self) -> bool {
         self.ready.load(Ordering::Relaxed)
     }
 
@@ -137,6 +146,7 @@ pub async fn run(service: Arc<crate::service::Service>, replicas: Arc<Replicas>)
         tell::run(&service, &replicas),
         hear::run(&service, &replicas),
         stand(&service, &replicas),
+        index::join(&service, &replicas),
     );
 }
 
@@ -160,7 +170,7 @@ async fn stand(service: &crate::service::Service, replicas: &Replicas) {
         before = Some(sharing);
         tokio::select! {
             changed = standing.changed() => if changed.is_err() { return },
-            () = sleep_until(patience), if !replicas.is_ready() => {
+            () = sleep_until(patience), if !replicas.has_loaded() => {
                 tracing::warn!("no store yet: serving without what other replicas know");
                 replicas.ready.store(true, Ordering::Relaxed);
             }

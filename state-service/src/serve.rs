@@ -97,6 +97,9 @@ pub async fn run(args: &ServeArgs) -> Result<(), ServeError> {
     join_replicas(args, &service).await?;
     let data = bind(args.data).await?;
     let control = bind(args.control).await?;
+    if let (Some(replicas), Ok(address)) = (service.replicas(), data.local_addr()) {
+        replicas.advertise_as(args.advertise.clone(), address).await;
+    }
     announce(args, &data, &control).map_err(|source| failed("announcing the addresses", source))?;
 
     let (close, closing) = watch::channel(false);
@@ -144,6 +147,7 @@ async fn join_replicas(args: &ServeArgs, service: &Arc<Service>) -> Result<(), S
     let store = SharedStore::open(&config).await.map_err(ArgsError::from)?;
     tracing::info!(store = %address, "sharing bindings and workers with other replicas");
     service.join_replicas(Arc::new(Replicas::new(store)));
+    service.join_index(true);
     Ok(())
 }
 

@@ -5,6 +5,7 @@
 mod bindings;
 mod discovery;
 mod hosts;
+mod index;
 mod kv;
 mod reservations;
 mod response_ids;

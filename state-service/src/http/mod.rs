@@ -6,6 +6,7 @@ pub mod control;
 pub mod data;
 pub mod explain;
 mod guests;
+pub(crate) mod index;
 pub mod kv;
 mod lines;
 pub mod listener;
@@ -57,6 +58,7 @@ pub const ROUTES: &[(&str, &str, &[&str])] = &[
     ("data", STREAM_PATH, &["get"]),
     ("data", SNAPSHOT_PATH, &["get"]),
     ("data", APPLY_PATH, &["post"]),
+    ("data", index::PATH, &["get"]),
     ("data", CLUSTERS_PATH, &["post"]),
     ("data", ENDPOINTS_PATH, &["post"]),
     ("control", "/healthz", &["get"]),
@@ -89,6 +91,7 @@ pub fn data_router(service: &Arc<Service>) -> Router {
         .route(STREAM_PATH, get(bindings::stream))
         .route(SNAPSHOT_PATH, get(bindings::snapshot))
         .route(APPLY_PATH, post(bindings::apply))
+        .route(index::PATH, get(index::snapshot))
         .route(CLUSTERS_PATH, post(data::clusters))
         .route(ENDPOINTS_PATH, post(data::endpoints))
         .route("/healthz", get(sight::healthz))

@@ -21,7 +21,7 @@ async fn a_panic_is_one_500_and_the_next_request_is_served() {
     };
     let service = Arc::new(Service::new(setup));
     let routes = Router::new().route("/boom", get(panics)).route("/healthz", get(super::sight::healthz));
-    let router = surround(routes, &service, "data");
+    let router = surround(routes, &service, "data", 1 << 20);
     let get = |path: &str| Request::get(path).body(Body::empty()).unwrap();
     let boom = router.clone().oneshot(get("/boom")).await.unwrap();
     assert_eq!(boom.status(), StatusCode::INTERNAL_SERVER_ERROR);

@@ -6,8 +6,8 @@ use crate::state::kv_stream::Attempt;
 use routing::id::WorkerId;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use tokio::sync::{broadcast, watch};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use tokio::sync::{Semaphore, broadcast, watch};
 
 /// One rank of one worker.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -48,6 +48,10 @@ pub struct Hub {
     skips: Mutex<Skips>,
     /// Held while a batch is pushed: parts of two must not mix.
     pub pushing: Mutex<()>,
+    /// Shared while parts of one batch are handed on, alone while there must be none under way.
+    parts: RwLock<()>,
+    /// Places for snapshots of the index of caches.
+    pub snapshots: Arc<Semaphore>,
     /// Multipart messages that are none of an event stream.
     pub bad_messages: AtomicU64,
     /// Batches taken from sockets, live and replayed.
@@ -76,6 +80,8 @@ impl Default for Hub {
             lost: broadcast::Sender::new(LOST_MAX),
             skips: Mutex::default(),
             pushing: Mutex::default(),
+            parts: RwLock::default(),
+            snapshots: Arc::new(Semaphore::new(crate::http::index::AT_ONCE_MAX)),
             bad_messages: zero(),
             batches: zero(),
             bytes: zero(),
@@ -89,6 +95,16 @@ impl Hub {
     /// Tells each worker that loses a connection: what it told of its sockets may be of an earlier life.
     pub(super) fn lost(&self) -> broadcast::Receiver<WorkerId> {
         self.lost.subscribe()
+    }
+
+    /// To be held while a batch is handed on.
+    pub(super) fn a_batch(&self) -> RwLockReadGuard<'_, ()> {
+        self.parts.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until no batch from a socket is handed on in parts; none begins until it is dropped.
+    pub fn between_batches(&self) -> RwLockWriteGuard<'_, ()> {
+        self.parts.write().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Hands a replay to the rank's task. False: it has none.

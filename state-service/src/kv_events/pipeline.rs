@@ -105,6 +105,7 @@ impl Lane {
     fn run(&self, mut work: mpsc::Receiver<Work>) {
         while let Some(work) = work.blocking_recv() {
             let (mut skips, mut slices) = (Skips::default(), Slices::default());
+            let _whole = self.hub.a_batch();
             let mut take = |inputs| self.sink.take(&work.rank, inputs);
             for raw in work.raws {
                 slices.add(self.input(raw, &mut skips), &mut take);

@@ -91,7 +91,7 @@ async fn take(service: &Service, replicas: &Replicas, entries: Vec<Entry>) {
         if bindings.len() >= BATCH_MAX || !notes.is_empty() {
             apply(service, &mut bindings);
         }
-        notes.into_iter().for_each(|note| service.hear(note));
+        notes.into_iter().for_each(|note| replicas.heard(service, note));
     }
     apply(service, &mut bindings);
     if declared && let Err(error) = replicas.load_declared(service).await {

@@ -162,7 +162,11 @@ impl Service {
             reasons.push(said("stopping", "the service is stopping"));
         }
         if self.replicas().is_some_and(|replicas| !replicas.is_ready()) {
-            reasons.push(said("loading", "what other replicas know is not loaded yet"));
+            let detail = match self.replicas().is_some_and(|replicas| replicas.has_loaded()) {
+                true => "the index of caches is being read from another replica",
+                false => "what other replicas know is not loaded yet",
+            };
+            reasons.push(said("loading", detail));
         }
         ReadyReport { ready: reasons.is_empty(), reasons, warnings: Vec::new() }
     }
@@ -174,6 +178,7 @@ impl Service {
         self.render_state(&mut text);
         self.render_kv(&mut text);
         self.render_store(&mut text);
+        self.replicas().into_iter().for_each(|replicas| replicas.render_index(&mut text));
         self.tokenizers.render(&mut text);
         let waiting = crate::http::watch::WATCHERS_MAX - self.watchers.available_permits();
         text.single("rankpin_watchers", "gauge", "Long polls held.", waiting);

@@ -7,6 +7,7 @@ mod book;
 mod bookings;
 mod choose;
 mod counts;
+mod handover;
 mod intake;
 mod look;
 mod recent;
@@ -21,6 +22,7 @@ mod tests;
 mod view;
 
 pub(super) use choose::{Compared, slots_of};
+pub use handover::{Hand, PIECES_AT_ONCE, SlotHead};
 pub(super) use look::{Found, Looked};
 pub use view::Booked;
 
@@ -34,6 +36,7 @@ use crate::config::{KvSettings, ServiceConfig};
 use crate::declare::kv_events::KvEvents;
 use crate::tokenize::approximate::Placements;
 use bookings::Bookings;
+use handover::Waits;
 use routing::id::{PoolName, Rank, WorkerId};
 use routing::time::{Millis, Timestamp};
 use sizes::{Dropped, RankSize, Votes};
@@ -72,6 +75,12 @@ pub(super) struct Kv {
     resized: u64,
     /// Ranks whose streams do not know yet that their blocks went.
     dropped: Vec<Dropped>,
+    /// Slots that are read, or filled: what their ranks publish waits.
+    handing: BTreeMap<Key, Waits>,
+    /// How many there have been.
+    hands: u64,
+    /// What is applied is kept beside, as others' slots may be taken over.
+    joining: bool,
 }
 
 /// A worker by its hash, and a global rank.
@@ -144,7 +153,7 @@ impl Kv {
     ) {
         for effect in effects {
             match effect {
-                kv_stream::Effect::Apply(batch) => self.apply(key, &batch),
+                kv_stream::Effect::Apply(batch) => self.apply_or_wait(key, batch),
                 kv_stream::Effect::Clear => self.clear(key),
                 kv_stream::Effect::Count(count) => *self.counts.entry(count).or_default() += 1,
                 kv_stream::Effect::AskReplay { attempt, from } => {
@@ -160,19 +169,26 @@ impl Kv {
                 self.expect_nothing(key);
             }
             self.learn_size(key, event);
-            let Some(rank) = self.ranks.get(&key) else { return };
-            let Some(index) = self.indexes.get_mut(&rank.pool) else { continue };
-            let slot = match self.slots.entry(key) {
-                Entry::Occupied(known) => Some(*known.get()),
-                Entry::Vacant(place) => index.new_slot().map(|slot| *place.insert(slot)),
-            };
-            if let Some(slot) = slot {
+            let Some(slot) = self.slot_of(key) else { continue };
+            let index = self.ranks.get(&key).and_then(|rank| self.indexes.get_mut(&rank.pool));
+            if let Some(index) = index {
                 index.apply(slot, event, &mut self.counters);
             }
         }
     }
 
+    /// A rank's slot, new if it has none.
+    fn slot_of(&mut self, key: Key) -> Option<SlotId> {
+        let index = self.ranks.get(&key).and_then(|rank| self.indexes.get_mut(&rank.pool))?;
+        match self.slots.entry(key) {
+            Entry::Occupied(known) => Some(*known.get()),
+            Entry::Vacant(place) => index.new_slot().map(|slot| *place.insert(slot)),
+        }
+    }
+
     fn clear(&mut self, key: Key) {
+        // What waits is older.
+        self.handing.remove(&key);
         let Some(rank) = self.ranks.get(&key) else { return };
         if let (Some(slot), Some(index)) = (self.slots.get(&key), self.indexes.get_mut(&rank.pool)) {
             index.clear(*slot);
@@ -189,6 +205,7 @@ impl Kv {
 
     fn drop_rank(&mut self, key: Key) {
         self.forget_vote(key);
+        self.handing.remove(&key);
         let Some(rank) = self.ranks.remove(&key) else { return };
         if let (Some(slot), Some(index)) = (self.slots.remove(&key), self.indexes.get_mut(&rank.pool)) {
             index.drop_slot(slot);
@@ -223,7 +240,8 @@ impl Kv {
         let (pool, source) = (worker.spec.pool.clone(), Source::of(worker, rank)?);
         let link = if worker.spec.kv_events == KvEvents::Off { Link::Off } else { Link::default() };
         let size = RankSize::told_by(worker);
-        let new = || RankKv { stream: KvStream::default(), link, pool, source, source_number: 0, size };
+        let stream = self.new_stream();
+        let new = || RankKv { stream, link, pool, source, source_number: 0, size };
         Some(self.ranks.entry(key).or_insert_with(new))
     }
 

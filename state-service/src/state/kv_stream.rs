@@ -13,23 +13,26 @@
 
 mod asking;
 mod away;
+mod joined;
 mod said;
 mod silence;
 #[cfg(test)]
 mod tests;
 
 pub use away::{LINK_AWAY_MAX, Link, Trouble};
+pub use joined::{Reach, Unfit};
 pub use said::{Attempt, Count, Effect, Frame, Input, ReplayFailure};
 pub use silence::Cause;
 
 use super::kv_event::{KvBatch, KvEvent};
+pub(super) use asking::weight;
 use asking::{Asking, More, Retry};
 use away::{Replays, Way};
 use routing::time::{Millis, Timestamp};
 use std::collections::VecDeque;
 
 /// Stamps remembered of the batches applied last: enough to know a repeated one.
-const RECENT_MAX: usize = 16;
+pub(super) const RECENT_MAX: usize = 16;
 /// After a connection is made, whatever was published before the subscription took hold is asked for once more.
 const SETTLE: Millis = Millis(1000);
 /// A stream on which nothing comes is compared with the publisher's ring this often: a lost last batch has no successor to show it.
@@ -55,6 +58,10 @@ pub struct KvStream {
     replays: Replays,
     way: Way,
     heard: silence::Heard,
+    /// While its replica joins others.
+    kept: Option<joined::Kept>,
+    /// The slot was taken over, and nothing that was heard here shows that its publisher still lives.
+    unproved: bool,
 }
 
 impl KvStream {
@@ -147,7 +154,10 @@ impl KvStream {
         match asking.map(|asking| asking.hold_more(seq, &batch)) {
             Some(More::Held) => {}
             Some(More::Dropped) => self.pass_over(seq, Count::HeldDropped, out),
-            Some(More::NotHeld) | None => self.take_in(batch, out),
+            Some(More::NotHeld) | None => {
+                self.kept.iter_mut().for_each(|kept| kept.more(seq, &batch));
+                self.take_in(batch, out);
+            }
         }
     }
 
@@ -166,6 +176,7 @@ impl KvStream {
             Some(next) if frame.seq == next => self.apply(frame, out),
             Some(next) if frame.seq < next => match self.stamp(frame.seq) {
                 Some(stamp) if stamp != frame.stamp => self.begin_epoch(now, Some(frame), out),
+                None if self.unproved => self.begin_epoch(now, Some(frame), out),
                 // Forward on one connection: a replay was faster.
                 _ => self.pass_over(frame.seq, Count::Duplicate, out),
             },
@@ -198,11 +209,13 @@ impl KvStream {
     /// The slot was cleared, and everything from the first batch on is to come; until it has, a cold slot is one.
     fn begin_at_0(&mut self) {
         self.recent.clear();
+        self.kept.iter_mut().for_each(joined::Kept::clear);
         self.next = Some(0);
     }
 
     fn apply(&mut self, frame: Frame, out: &mut Vec<Effect>) {
         self.next = Some(frame.seq.saturating_add(1));
+        self.unproved = false;
         if self.recent.len() >= RECENT_MAX {
             self.recent.pop_front();
         }
@@ -210,6 +223,7 @@ impl KvStream {
         // At its first batch a publisher has nothing, and neither has the slot: every way here with number 0 cleared it.
         self.cold &= frame.seq != 0;
         out.push(Effect::Count(Count::Applied));
+        self.kept.iter_mut().for_each(|kept| kept.add(frame.clone()));
         self.take_in(frame.batch, out);
     }
 
@@ -231,6 +245,7 @@ impl KvStream {
         self.cold = true;
         self.next = None;
         self.recent.clear();
+        self.kept.iter_mut().for_each(joined::Kept::clear);
         out.extend([Effect::Count(Count::Cold), Effect::Clear]);
     }
 

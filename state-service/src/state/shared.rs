@@ -68,6 +68,13 @@ pub enum Note {
         /// Its pool.
         pool: PoolName,
     },
+    /// A replica joins, and asks for an index of caches.
+    IndexWanted,
+    /// Where one may be read.
+    IndexAt {
+        /// Of the data listener, as others reach it.
+        address: String,
+    },
     /// Something a newer replica tells; left alone.
     #[serde(other)]
     Unknown,
@@ -239,7 +246,8 @@ impl State {
                 }
             }
             Note::Alias { alias, session, pool } => self.learn_alias(now, alias, session, &pool),
-            Note::Unknown => {}
+            // The shell's.
+            Note::IndexWanted | Note::IndexAt { .. } | Note::Unknown => {}
         }
     }
 }

@@ -6,6 +6,7 @@ mod crowd;
 mod demands;
 mod explaining;
 mod fleet;
+mod handover;
 mod kv;
 mod kv_silence;
 mod kv_sizes;

@@ -12,9 +12,9 @@ const COPIES_MAX: u16 = u16::MAX;
 /// Handles with the place of their block.
 #[derive(Debug, Default)]
 pub(super) struct Handles {
-    places: Table,
+    pub(super) places: Table,
     /// Copies beyond the first. Few blocks have any.
-    copies: BTreeMap<u64, u16>,
+    pub(super) copies: BTreeMap<u64, u16>,
 }
 
 /// What announcing a handle meant.

@@ -5,6 +5,7 @@
 //! for it. Deliberately knows no wire, no sequence numbers, no workers, no load and no predictions: it believes each event it is given
 //! and may lag an engine, never lead it, so whatever is doubtful is ignored and counted ([`counters`]).
 
+mod copy;
 mod counters;
 mod find;
 mod handles;
@@ -13,6 +14,7 @@ mod segments;
 mod store;
 mod table;
 
+pub use copy::{Held, Piece, Spot};
 pub use counters::{Ignored, KvCounters};
 pub use find::{Overlap, Overlaps};
 

@@ -39,11 +39,11 @@ impl Place {
         self.0
     }
 
-    const fn segment(self) -> usize {
+    pub(super) const fn segment(self) -> usize {
         (self.0 >> OFFSET_BITS) as usize
     }
 
-    const fn offset(self) -> usize {
+    pub(super) const fn offset(self) -> usize {
         (self.0 & OFFSET_MASK) as usize
     }
 
@@ -230,6 +230,18 @@ impl Segments {
     pub(super) fn block(&self, place: Place) -> Option<(u64, u64)> {
         let segment = self.list.get(place.segment())?;
         Some((*segment.hashes.get(place.offset())?, segment.seed))
+    }
+
+    /// Seed and hashes of a segment up to a block.
+    pub(super) fn up_to(&self, place: Place) -> Option<(u64, Vec<u64>)> {
+        let segment = self.list.get(place.segment())?;
+        Some((segment.seed, segment.hashes.get(..=place.offset())?.to_vec()))
+    }
+
+    /// Where a block is that follows `previous`, or begins a segment.
+    pub(super) fn known(&self, previous: Option<Place>, hash: u64) -> Option<Place> {
+        let inside = previous.and_then(|previous| self.inside(previous, &[hash]));
+        inside.map(|(place, _)| place).or_else(|| Some(Place::new(self.heads.get(hash)?, 0)))
     }
 
     /// Places for the first of these blocks, which follow `previous`: how many lie in a row from which place. They are made where there

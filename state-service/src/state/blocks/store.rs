@@ -121,7 +121,7 @@ impl BlockIndex {
 
     /// Announces handles for blocks in a row; how many it came to. It stops after one that stood for another block, as leaving that may
     /// have taken places not held yet.
-    fn announce(
+    pub(super) fn announce(
         &mut self,
         lane: Lane,
         handles: &mut Handles,
@@ -166,7 +166,7 @@ impl BlockIndex {
     }
 
     /// Blocks that may still be added in a lane which has `handles` now.
-    fn room(&self, lane: Lane, handles: usize) -> usize {
+    pub(super) fn room(&self, lane: Lane, handles: usize) -> usize {
         let others =
             self.slots.get(at(lane.slot())).map_or(0, |slot| slot.tiers.iter().map(Handles::len).sum());
         let slot = self.limits.slot_max.saturating_sub(handles + others);

@@ -60,6 +60,13 @@ impl Table {
         self.0.iter().map(|entry| entry[2])
     }
 
+    /// Entries in `max` buckets from one on, and the bucket to go on from. Good for as long as nothing is stored or removed.
+    pub(super) fn from(&self, from: usize, max: usize) -> (Vec<(u64, u32)>, Option<usize>) {
+        let (all, end) = (self.0.num_buckets(), from.saturating_add(max));
+        let entries = (from..end.min(all)).filter_map(|bucket| self.0.get_bucket(bucket));
+        (entries.map(|entry| (key(entry), entry[2])).collect(), (end < all).then_some(end))
+    }
+
     /// Looks these keys up for nothing, so that what is done with them next waits for memory once, not once for each.
     #[inline]
     pub(super) fn touch(&self, keys: impl Iterator<Item = u64>) {

@@ -71,7 +71,7 @@ impl State {
     }
 
     /// Streams whose blocks went with an index hear of it.
-    fn tell_dropped(&mut self, now: Timestamp, out: &mut Vec<Effect>) {
+    pub(super) fn tell_dropped(&mut self, now: Timestamp, out: &mut Vec<Effect>) {
         while let Some(Dropped { key, again }) = self.kv.dropped.pop() {
             let Some(id) = self.workers.by_hash(key.0).map(|worker| worker.spec.id.clone()) else { continue };
             let effects = self.kv.step(now, key, Input::Dropped { again });

@@ -98,19 +98,25 @@ impl Kv {
     /// Takes note of an event's size before the event is applied.
     pub(super) fn learn_size(&mut self, key: Key, event: &KvEvent) {
         let Some((size, blocks)) = whole(event) else { return };
-        let Some(rank) = self.ranks.get_mut(&key) else { return };
+        if !self.has_size(key, size, blocks)
+            && let Some(rank) = self.ranks.get_mut(&key)
+        {
+            rank.size.ignored = rank.size.ignored.saturating_add(blocks);
+        }
+    }
+
+    /// A rank publishes so many blocks of a size. Whether its pool's index goes by that.
+    pub(super) fn has_size(&mut self, key: Key, size: NonZeroU32, blocks: usize) -> bool {
+        let Some(rank) = self.ranks.get_mut(&key) else { return true };
         let before = rank.size.vote;
         rank.size.note(size, blocks);
         let known = self.indexes.get(&rank.pool).map(BlockIndex::block_size);
         if known == Some(size.get()) && before == rank.size.vote {
-            return;
+            return true;
         }
         self.votes.change(&rank.pool, before, rank.size.vote);
         let pool = rank.pool.clone();
-        let known = self.elect(&pool, known, size);
-        if let Some(rank) = self.ranks.get_mut(&key).filter(|_| known != Some(size.get())) {
-            rank.size.ignored = rank.size.ignored.saturating_add(blocks);
-        }
+        self.elect(&pool, known, size) == Some(size.get())
     }
 
     /// Which size the index has from now on; while nobody's counts, that of the first event.
@@ -125,6 +131,7 @@ impl Kv {
     }
 
     fn begin_index(&mut self, pool: &PoolName, size: NonZeroU32) {
+        self.break_hands(pool);
         let old = self.indexes.insert(pool.clone(), BlockIndex::new(size, IndexLimits::default()));
         self.resized += u64::from(old.is_some());
         for (key, rank) in self.ranks.iter().filter(|(_, rank)| rank.pool == *pool) {

@@ -27,6 +27,11 @@ impl Source {
         let address = endpoint.address.clone();
         Some(Self { kv_events: spec.kv_events.clone(), engine: spec.engine, address })
     }
+
+    /// Where the rank serves.
+    pub(super) fn address(&self) -> String {
+        self.address.to_string()
+    }
 }
 
 /// Whether nobody listens to its ranks. `by_events`: its pool chooses by events.

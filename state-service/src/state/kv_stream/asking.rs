@@ -72,6 +72,15 @@ impl Asking {
         self.held.iter().find(|frame| frame.seq == seq).map(|frame| frame.stamp)
     }
 
+    pub(super) const fn held(&self) -> &VecDeque<Frame> {
+        &self.held
+    }
+
+    /// Whether what is held stays true if no answer comes.
+    pub(super) const fn is_harmless(&self) -> bool {
+        self.doubt.is_harmless()
+    }
+
     pub(super) fn into_held(self) -> VecDeque<Frame> {
         self.held
     }
@@ -91,7 +100,7 @@ pub(super) enum More {
     NotHeld,
 }
 
-fn weight(batch: &KvBatch) -> usize {
+pub(in crate::state) fn weight(batch: &KvBatch) -> usize {
     let of = |event: &KvEvent| match event {
         KvEvent::Stored { hashes, tokens, .. } => hashes.len() + tokens.len(),
         KvEvent::Removed { hashes, .. } => hashes.len(),
