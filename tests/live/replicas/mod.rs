@@ -1,6 +1,7 @@
 //! Several replicas of the service on one real store, several Envoys that each ask another one: one answer, and none lost.
 
 mod faults;
+mod index;
 mod turns;
 
 use e2e::{Client, EngineSpec, Steering, World, WorldPlan, wait_for};
