@@ -10,6 +10,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use std::thread;
 
 use anyhow::{Context, Result, anyhow};
+use rustix::process::{Pid, Signal, kill_process};
 
 /// Lines of a log shown when a child ends before it should.
 const TAIL_LINES: usize = 25;
@@ -67,6 +68,27 @@ impl Child {
         // Both fail only when it is gone already.
         let _ = self.process.kill();
         let _ = self.process.wait();
+    }
+
+    /// Stops it in its tracks: connections stay, nothing is answered.
+    ///
+    /// # Errors
+    /// It is gone.
+    pub fn pause(&self) -> Result<()> {
+        self.signal(Signal::STOP)
+    }
+
+    /// Lets a paused one go on.
+    ///
+    /// # Errors
+    /// It is gone.
+    pub fn resume(&self) -> Result<()> {
+        self.signal(Signal::CONT)
+    }
+
+    fn signal(&self, signal: Signal) -> Result<()> {
+        let pid = i32::try_from(self.pid()).ok().and_then(Pid::from_raw).context("no process id")?;
+        Ok(kill_process(pid, signal)?)
     }
 
     fn tail(&self) -> String {

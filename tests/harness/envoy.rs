@@ -1,7 +1,7 @@
 //! A real Envoy as a child: started on free ports from a [`Bootstrap`], asked through its admin. Decides no config.
 
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::Duration;
 
@@ -23,6 +23,9 @@ pub struct Envoy {
     admin: SocketAddr,
     listener: SocketAddr,
     http: reqwest::Client,
+    name: String,
+    folder: PathBuf,
+    threads: u32,
 }
 
 impl Envoy {
@@ -31,20 +34,33 @@ impl Envoy {
     /// # Errors
     /// There is no Envoy, or it refuses the config: with what it printed.
     pub async fn start(name: &str, folder: &Path, bootstrap: &Bootstrap, threads: u32) -> Result<Self> {
-        let (config, at) = (folder.join(format!("{name}.json")), folder.join(format!("{name}.admin")));
-        std::fs::write(&config, bootstrap.json())?;
-        let mut command = Command::new(artifacts::envoy()?);
-        command.arg("-c").arg(&config).arg("--admin-address-path").arg(&at);
-        command.args(["--disable-hot-restart", "--concurrency", &threads.to_string()]);
-        // Access logs of a test that failed shall be whole.
-        command.args(["--file-flush-interval-msec", "100"]);
-        let mut child = Child::spawn(name, command, &folder.join(format!("{name}.log")))?;
+        std::fs::write(folder.join(format!("{name}.json")), bootstrap.json())?;
         let http = reqwest::Client::builder().no_proxy().timeout(ADMIN_TIMEOUT).build()?;
-        let admin = wait_for("Envoy's admin", async || read_address(&mut child, &at).transpose()).await??;
-        let mut envoy = Self { child, admin, listener: admin, http };
-        let looked = wait_for("Envoy's listener", async || envoy.look().await.transpose()).await?;
-        envoy.listener = looked?;
+        let (child, admin) = launch(name, folder, threads).await?;
+        let (name, folder) = (name.to_owned(), folder.to_path_buf());
+        let mut envoy = Self { child, admin, listener: admin, http, name, folder, threads };
+        envoy.listens().await?;
         Ok(envoy)
+    }
+
+    /// Kills it, as a crash would.
+    pub fn kill(&mut self) {
+        self.child.kill();
+    }
+
+    /// Starts it again with the same config after it was killed; it listens elsewhere.
+    ///
+    /// # Errors
+    /// As [`Envoy::start`].
+    pub async fn start_again(&mut self) -> Result<()> {
+        (self.child, self.admin) = launch(&self.name, &self.folder, self.threads).await?;
+        self.listens().await
+    }
+
+    async fn listens(&mut self) -> Result<()> {
+        let looked = wait_for("Envoy's listener", async || self.look().await.transpose()).await?;
+        self.listener = looked?;
+        Ok(())
     }
 
     /// Where clients connect.
@@ -156,6 +172,21 @@ impl Envoy {
         let port = socket["port_value"].as_u64().filter(|port| *port > 0);
         Ok(port.map(|port| format!("127.0.0.1:{port}").parse()).transpose()?)
     }
+}
+
+/// A new process, and where its admin is.
+async fn launch(name: &str, folder: &Path, threads: u32) -> Result<(Child, SocketAddr)> {
+    let (config, at) = (folder.join(format!("{name}.json")), folder.join(format!("{name}.admin")));
+    // What an earlier process wrote is not this one's.
+    let _ = std::fs::remove_file(&at);
+    let mut command = Command::new(artifacts::envoy()?);
+    command.arg("-c").arg(&config).arg("--admin-address-path").arg(&at);
+    command.args(["--disable-hot-restart", "--concurrency", &threads.to_string()]);
+    // Access logs of a test that failed shall be whole.
+    command.args(["--file-flush-interval-msec", "100"]);
+    let mut child = Child::spawn(name, command, &folder.join(format!("{name}.log")))?;
+    let admin = wait_for("Envoy's admin", async || read_address(&mut child, &at).transpose()).await??;
+    Ok((child, admin))
 }
 
 /// What `envoy --mode validate` says about a config.

@@ -6,9 +6,8 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicU16, Ordering};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use redis::{Client, Cmd, FromRedisValue, ToRedisArgs};
-use rustix::process::{Pid, Signal, kill_process};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -119,7 +118,7 @@ impl Redis {
     /// # Errors
     /// It is gone.
     pub fn pause(&self) -> Result<()> {
-        self.signal(Signal::STOP)
+        self.child.pause()
     }
 
     /// Lets a paused one go on.
@@ -127,7 +126,7 @@ impl Redis {
     /// # Errors
     /// It is gone.
     pub fn resume(&self) -> Result<()> {
-        self.signal(Signal::CONT)
+        self.child.resume()
     }
 
     /// One command, over a connection of its own.
@@ -141,11 +140,6 @@ impl Redis {
             command.arg(word);
         }
         Ok(command.query_async(&mut connection).await?)
-    }
-
-    fn signal(&self, signal: Signal) -> Result<()> {
-        let pid = i32::try_from(self.child.pid()).ok().and_then(Pid::from_raw).context("no process id")?;
-        Ok(kill_process(pid, signal)?)
     }
 
     async fn until_it_answers(&mut self) -> Result<()> {

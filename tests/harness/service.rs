@@ -177,6 +177,22 @@ impl Service {
         self.child.kill();
     }
 
+    /// Stops it in its tracks: connections stay, nothing is answered, its clock goes on.
+    ///
+    /// # Errors
+    /// It is gone.
+    pub fn pause(&self) -> Result<()> {
+        self.child.pause()
+    }
+
+    /// Lets a paused one go on.
+    ///
+    /// # Errors
+    /// It is gone.
+    pub fn resume(&self) -> Result<()> {
+        self.child.resume()
+    }
+
     /// One call of the control API.
     ///
     /// # Errors

@@ -6,6 +6,7 @@ mod away;
 mod burst;
 mod claims;
 mod cluster;
+mod failover;
 mod follow;
 mod foreign;
 mod late;

@@ -1,34 +1,40 @@
 //! What breaks under load, one thing after the other: the way to the store, the store, a replica, an Envoy. No turn fails, nobody who was
-//! bound moves; who began in a cut settles.
+//! bound moves; who began or moved in a cut settles.
 
-use super::{all_say, clients, plan};
+use super::load::Load;
+use super::{all_say, clients, known, move_away, plan};
 use crate::support::turn;
 use e2e::client::Slot;
-use e2e::{Client, World, wait_for};
+use e2e::{World, wait_for};
 use std::collections::BTreeMap;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use tokio::task::JoinSet;
 
 /// Sessions that are bound before anything breaks, and turns of each while things do.
 const BOUND: usize = 200;
-/// Clients that take their turns.
-const CLIENTS: usize = 8;
+const TURNS: usize = 20;
 /// Sessions that begin in each fault.
 const BORN: usize = 12;
-/// How long each fault lasts.
+/// Sessions that move in the cut of one way.
+const MOVED: usize = 3;
+/// How long each fault lasts at least.
 const FAULT: Duration = Duration::from_secs(2);
+
+/// Where sessions were served in a fault, turn by turn.
+type Served = BTreeMap<String, Vec<Slot>>;
 
 /// 200 sessions take turns at two Envoys without end, while things break and mend.
 #[tokio::test(flavor = "multi_thread")]
 async fn everything_breaks_under_load() {
     let mut world = plan(2).start().await.unwrap();
-    let homes = bind(&world).await;
-    let load = Load::on(&world, &homes);
+    let homes = bind(&world, "bound", BOUND).await;
+    let movers = bind(&world, "mover", MOVED).await;
+    let load = Load::on(&world, &homes, TURNS);
 
-    let born = cut(&world).await;
-    settle(&world, &born, "cut").await;
+    let born = cut_one(&world, &movers).await;
+    settle(&world, &born, "cut of one way").await;
+
+    let born = cut_both(&world).await;
+    settle(&world, &born, "cut of both ways").await;
 
     let born = lose_store(&mut world).await;
     settle(&world, &born, "store").await;
@@ -39,61 +45,116 @@ async fn everything_breaks_under_load() {
     world.replica_mut(1).start_again().await.unwrap();
     settle(&world, &born, "replica").await;
 
-    let turns = load.ends().await;
-    assert!(turns >= BOUND * 20, "{turns} turns only");
-    // All replicas know all of them where they are.
-    for (key, home) in &homes {
-        for replica in 0..2 {
-            let said = super::known(&world, replica, key).await;
+    lose_envoy(&mut world, &load, &homes).await;
+
+    let done = load.ends().await;
+    eprintln!("{done}");
+    assert!(done.turns >= BOUND * TURNS, "{done}");
+    assert!(done.wrong.is_empty() && done.failed.is_empty(), "{done}");
+    // All replicas know all of them where they are, and of no request that is still in flight: not of the dead Envoy's either.
+    for replica in 0..2 {
+        for (key, home) in &homes {
+            let said = known(&world, replica, key).await;
             assert_eq!(said["target"]["worker"], home.worker.as_str(), "replica {replica}, {key}: {said}");
+        }
+        for worker in world.names() {
+            wait_for("no request in flight", async || {
+                (world.replica(replica).in_flight(&worker).await.ok()? == 0).then_some(())
+            })
+            .await
+            .unwrap();
         }
     }
 }
 
 /// The network between one replica and the store.
-async fn cut(world: &World) -> BTreeMap<String, Vec<Slot>> {
-    let way = &world.shared.as_ref().unwrap().ways[1];
-    way.cut();
-    let said = wait_for("the second replica to say that the store is away", async || {
-        let said = world.replica(1).call("GET", "/readyz", None).await.ok()?;
-        said.body.to_string().contains("store_away").then_some(said)
-    });
-    assert_eq!(said.await.unwrap().status, 200, "it goes on from memory");
-    let born = begin(world, "cut").await;
+async fn cut_one(world: &World, movers: &BTreeMap<String, Slot>) -> Served {
+    let ways = &world.shared.as_ref().unwrap().ways;
+    ways[1].cut();
+    is_away(world, 1).await;
+    let mut served = begin(world, "cut-of-one").await;
+    let clients = clients(world);
+    for (key, home) in movers {
+        let moved = move_away(world, 0, &clients[0], key, home).await;
+        // The other Envoy cannot know.
+        served.insert(key.clone(), vec![moved, turn(&clients[1], key).await]);
+    }
     tokio::time::sleep(FAULT).await;
-    way.mend();
-    born
+    ways[1].mend();
+    served
+}
+
+/// The network between both replicas and the store, which lives on.
+async fn cut_both(world: &World) -> Served {
+    let ways = &world.shared.as_ref().unwrap().ways;
+    ways.iter().for_each(|way| way.cut());
+    for replica in 0..2 {
+        is_away(world, replica).await;
+    }
+    let served = begin(world, "cut-of-both").await;
+    tokio::time::sleep(FAULT).await;
+    ways.iter().for_each(|way| way.mend());
+    served
 }
 
 /// The store itself: killed, and started again without anything.
-async fn lose_store(world: &mut World) -> BTreeMap<String, Vec<Slot>> {
+async fn lose_store(world: &mut World) -> Served {
     world.shared.as_mut().unwrap().redis.kill();
     for replica in 0..2 {
-        wait_for("a replica to say that the store is away", async || {
-            let said = world.replica(replica).call("GET", "/readyz", None).await.ok()?;
-            said.body.to_string().contains("store_away").then_some(())
-        })
-        .await
-        .unwrap();
+        is_away(world, replica).await;
     }
-    let born = begin(world, "store").await;
+    let served = begin(world, "store").await;
     tokio::time::sleep(FAULT).await;
     world.shared.as_mut().unwrap().redis.restart().await.unwrap();
-    born
+    served
 }
 
-async fn bind(world: &World) -> BTreeMap<String, Slot> {
+/// An Envoy: its clients go to the other one, and come back when it is there again, having forgotten everything.
+async fn lose_envoy(world: &mut World, load: &Load, homes: &BTreeMap<String, Slot>) {
+    load.leaves(1);
+    world.envoys[1].kill();
+    let clients_left = &clients(world)[..1];
+    let mut born = BTreeMap::new();
+    for n in 0..BORN {
+        let key = format!("envoy-{n}");
+        born.insert(key.clone(), turn(&clients_left[0], &key).await);
+    }
+    tokio::time::sleep(FAULT).await;
+    world.envoys[1].start_again().await.unwrap();
+    let begun = Instant::now();
+    // Who sends it traffic waits until it knows the workers: before that it passes requests through.
+    world.warm_one(1, &world.names()).await.unwrap();
+    load.returns(1, world);
+    let back = &clients(world)[1];
+    for (key, home) in homes.iter().chain(&born) {
+        assert_eq!(&turn(back, key).await, home, "{key} at the Envoy that is new");
+    }
+    eprintln!(
+        "Envoy: {} sessions are home {} ms after it is there",
+        homes.len() + born.len(),
+        begun.elapsed().as_millis()
+    );
+}
+
+async fn is_away(world: &World, replica: usize) {
+    let what = format!("replica {replica} to say that the store is away");
+    let said = wait_for(&what, async || {
+        let said = world.replica(replica).call("GET", "/readyz", None).await.ok()?;
+        said.body.to_string().contains("store_away").then_some(said)
+    });
+    assert_eq!(said.await.unwrap().status, 200, "it goes on from memory");
+}
+
+/// Sessions that begin while all is well; each Envoy has learned of each.
+async fn bind(world: &World, name: &str, count: usize) -> BTreeMap<String, Slot> {
     let clients = clients(world);
     let mut homes = BTreeMap::new();
-    for n in 0..BOUND {
-        let key = format!("bound-{n}");
+    for n in 0..count {
+        let key = format!("{name}-{n}");
         homes.insert(key.clone(), turn(&clients[n % 2], &key).await);
     }
-    for key in homes.keys() {
-        all_say(world, key, "bound").await;
-    }
-    // Each Envoy has learned of each while all is well.
     for (key, home) in &homes {
+        all_say(world, key, "bound").await;
         for client in &clients {
             assert_eq!(&turn(client, key).await, home);
         }
@@ -102,7 +163,7 @@ async fn bind(world: &World) -> BTreeMap<String, Slot> {
 }
 
 /// Sessions that begin now, each at both Envoys.
-async fn begin(world: &World, fault: &str) -> BTreeMap<String, Vec<Slot>> {
+async fn begin(world: &World, fault: &str) -> Served {
     let clients = clients(world);
     let mut born = BTreeMap::new();
     for n in 0..BORN {
@@ -113,58 +174,48 @@ async fn begin(world: &World, fault: &str) -> BTreeMap<String, Vec<Slot>> {
     born
 }
 
-/// Until both Envoys serve each at one slot; it is one of those it began at.
-async fn settle(world: &World, born: &BTreeMap<String, Vec<Slot>>, fault: &str) {
+/// Until both replicas say one slot of each, and both Envoys serve it there: one of those it was at, and no Envoy's turns moved twice.
+async fn settle(world: &World, served: &Served, fault: &str) {
     let (begun, clients) = (Instant::now(), clients(world));
-    for (key, slots) in born {
-        let what = format!("{key} to settle");
-        let settled = wait_for(&what, async || {
-            let (one, other) = (turn(&clients[0], key).await, turn(&clients[1], key).await);
-            (one == other).then_some(one)
+    for key in served.keys() {
+        wait_for(&format!("replicas to agree on {key}"), async || {
+            let (one, other) = (known(world, 0, key).await, known(world, 1, key).await);
+            let agree = one["state"] == "bound"
+                && one["target"] == other["target"]
+                && one["version"] == other["version"];
+            agree.then_some(())
         })
         .await
         .unwrap();
-        assert!(slots.contains(&settled), "{key} began at {slots:?} and is at {settled}");
-        for client in &clients {
-            assert_eq!(turn(client, key).await, settled, "{key} moved again");
+    }
+    let agreed = begun.elapsed();
+    let mut moved = 0;
+    for (key, slots) in served {
+        let mut turns = vec![Vec::new(); clients.len()];
+        wait_for(&format!("Envoys to agree on {key}"), async || {
+            for (client, turns) in clients.iter().zip(&mut turns) {
+                turns.push(turn(client, key).await);
+            }
+            (turns[0].last() == turns[1].last()).then_some(())
+        })
+        .await
+        .unwrap();
+        let settled = turns[0].last().unwrap().clone();
+        assert!(slots.contains(&settled), "{key} was at {slots:?} and is at {settled}");
+        for (client, turns) in clients.iter().zip(&mut turns) {
+            turns.push(turn(client, key).await);
+            turns.dedup();
+            assert!(
+                turns.len() <= 2 && turns.last() == Some(&settled),
+                "{key} moved more than once: {turns:?}"
+            );
         }
+        moved += usize::from(slots.iter().any(|slot| *slot != settled));
     }
-    eprintln!("{fault}: {} sessions agree {} ms after it mended", born.len(), begun.elapsed().as_millis());
-}
-
-/// Turns without end, and what became of them.
-struct Load {
-    over: Arc<AtomicBool>,
-    clients: JoinSet<usize>,
-}
-
-impl Load {
-    fn on(world: &World, homes: &BTreeMap<String, Slot>) -> Self {
-        let over = Arc::new(AtomicBool::new(false));
-        let mut clients = JoinSet::new();
-        for n in 0..CLIENTS {
-            let client = Client::new(world.envoys[n % world.envoys.len()].address()).unwrap();
-            let own = homes.iter().skip(n).step_by(CLIENTS).map(|(key, home)| (key.clone(), home.clone()));
-            let (over, own): (_, Vec<(String, Slot)>) = (Arc::clone(&over), own.collect());
-            clients.spawn(async move { play(&client, &own, &over).await });
-        }
-        Self { over, clients }
-    }
-
-    /// How many turns there were; each was served where its session is bound.
-    async fn ends(self) -> usize {
-        self.over.store(true, Ordering::SeqCst);
-        self.clients.join_all().await.into_iter().sum()
-    }
-}
-
-async fn play(client: &Client, own: &[(String, Slot)], over: &AtomicBool) -> usize {
-    let mut turns = 0;
-    while !over.load(Ordering::SeqCst) || turns < own.len() * 20 {
-        for (key, home) in own {
-            assert_eq!(&turn(client, key).await, home, "{key}, after {turns} turns");
-            turns += 1;
-        }
-    }
-    turns
+    eprintln!(
+        "{fault}: replicas agree on {} sessions {} ms after it mended, Envoys after {} ms; {moved} of them moved",
+        served.len(),
+        agreed.as_millis(),
+        begun.elapsed().as_millis()
+    );
 }
