@@ -2,6 +2,7 @@
 //! caches, once with one replica and once with several. Prints whether several find as much cached as one, and what they cost. All
 //! share the machine's cores, the load and the workers included.
 
+mod figures;
 mod play;
 mod schedule;
 mod trace;
@@ -17,20 +18,15 @@ use clap::Args;
 use e2e::artifacts;
 use serde_json::Value;
 
-use crate::load::within_us;
-use crate::report::{Report, median, table};
-use play::Played;
+use figures::{METRICS, Run, Size, report, text};
 use schedule::{Due, Play};
 use trace::Trace;
-use world::{Fleet, Shape, Spent};
+use world::{Fleet, Shape};
 
 /// Names the trace where no argument does.
 const TRACE: &str = "RANKPIN_WEKA_TRACE";
 /// Else it is looked for here, from the repository's folder.
 const USUAL: &str = "../shared/traces/weka-claude-code/weka_cc_traces.rle.jsonl.gz";
-/// What is counted of the services.
-const METRICS: [&str; 5] =
-    ["route_held", "route_bound", "route_moved", "route_rebound", "merge_replaced_newer"];
 
 /// How much to measure.
 #[derive(Args, Clone, Debug)]
@@ -51,7 +47,7 @@ pub(crate) struct Plan {
     #[arg(long, default_value_t = 640, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     sessions: u32,
     /// How many times faster than it was recorded the trace is played.
-    #[arg(long, default_value_t = 100.0)]
+    #[arg(long, default_value_t = 20.0)]
     speed: f64,
     /// Seconds that it is played.
     #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..=3600))]
@@ -60,7 +56,7 @@ pub(crate) struct Plan {
     #[arg(long, default_value_t = 1800, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     idle_max: u32,
     /// What all caches together hold, as a share of the distinct blocks played.
-    #[arg(long, default_value_t = 0.5)]
+    #[arg(long, default_value_t = 0.9)]
     cache_fraction: f64,
     /// Of a worker's time for a token that is not cached (it stands for 512 of the trace), µs.
     #[arg(long, default_value_t = 500)]
@@ -83,23 +79,6 @@ pub(crate) struct Plan {
     /// Print one JSON object as the last line.
     #[arg(long)]
     json: bool,
-}
-
-/// Replicas and Envoys.
-type Size = (usize, usize);
-
-/// What one fleet did with the traffic.
-struct Run {
-    size: Size,
-    played: Played,
-    spent: Spent,
-    routes: f64,
-    /// [`METRICS`].
-    counted: Vec<f64>,
-    store_failures: f64,
-    /// The filters' words.
-    words: Vec<(String, u64)>,
-    resident_mib: f64,
 }
 
 /// Measures and prints.
@@ -128,8 +107,11 @@ pub(crate) async fn run(plan: &Plan) -> Result<()> {
             runs.push(measure(plan, size, cache_blocks, &trace, &schedule).await?);
         }
     }
-    let report = report(plan, &sizes, &runs);
-    println!("{}", text(plan, [before, load_average()], &sizes, &runs, &report));
+    let (rounds, workers) = (plan.rounds as usize, plan.workers as usize);
+    let mut report = report(rounds, workers, &sizes, &runs);
+    // One cache without bounds for all.
+    report.ratio("hit_ratio_max", 1.0 - distinct as f64 / (all as f64).max(1.0));
+    println!("{}", text(workers, &[before, load_average()], &sizes, &runs, &report));
     if plan.json {
         println!("{}", report.json());
     }
@@ -225,115 +207,6 @@ async fn counted(fleet: &Fleet) -> Result<Vec<f64>> {
         counted.push(fleet.sum(&format!("rankpin_{name}_total")).await?);
     }
     Ok(counted)
-}
-
-impl Run {
-    fn figures(&self, workers: usize) -> Vec<(String, f64)> {
-        let (played, requests) = (&self.played, self.played.requests as f64);
-        let mut all: Vec<(String, f64)> = Vec::new();
-        let mut put = |name: &str, value: f64| all.push((name.to_owned(), value));
-        put("requests_per_s", requests / played.wall.as_secs_f64());
-        put("hit_ratio", played.hit_ratio());
-        put("status_5xx", played.status_5xx as f64);
-        put("failed", played.failed as f64);
-        put("changes", played.changes as f64);
-        for (name, value) in METRICS.into_iter().zip(&self.counted) {
-            put(name, *value);
-        }
-        // A turn elsewhere than the one before is a move, or else it went astray.
-        put("wrong_turns", (played.changes as f64 - self.moves()).max(0.0));
-        put("returns", played.returns as f64);
-        put("routes", self.routes);
-        for (name, us) in [
-            ("services", self.spent.services),
-            ("store", self.spent.store),
-            ("envoys", self.spent.envoys),
-            ("engines", self.spent.engines),
-            ("load", self.spent.load),
-        ] {
-            put(&format!("cpu_us_per_request_{name}"), us / requests);
-        }
-        put("cpu_us_per_route_services", self.spent.services / self.routes.max(1.0));
-        put("max_over_mean", played.max_over_mean(workers));
-        for (name, share) in [("p50", 0.5), ("p99", 0.99)] {
-            put(&format!("answer_ms_{name}"), within_us(&played.took_us, share) / 1e3);
-            put(&format!("late_ms_{name}"), within_us(&played.late_us, share) / 1e3);
-        }
-        put("resident_mib", self.resident_mib);
-        put("store_failures", self.store_failures);
-        all
-    }
-
-    /// Bindings that the services moved.
-    fn moves(&self) -> f64 {
-        METRICS
-            .iter()
-            .zip(&self.counted)
-            .filter(|(name, _)| matches!(**name, "route_moved" | "route_rebound"))
-            .map(|(_, count)| count)
-            .sum()
-    }
-}
-
-/// A figure of a fleet, over the rounds.
-fn of<'a>(runs: &'a [Run], size: Size, workers: usize, name: &'a str) -> impl Iterator<Item = f64> + 'a {
-    let own = runs.iter().filter(move |run| run.size == size);
-    own.filter_map(move |run| run.figures(workers).into_iter().find(|(own, _)| own == name))
-        .map(|(_, value)| value)
-}
-
-fn word((replicas, envoys): Size) -> String {
-    if replicas == 1 && envoys > 1 { format!("1_envoys_{envoys}") } else { replicas.to_string() }
-}
-
-fn report(plan: &Plan, sizes: &[Size], runs: &[Run]) -> Report {
-    let (mut report, workers) = (Report::new("fleet", plan.rounds as usize), plan.workers as usize);
-    for size in sizes {
-        let Some(run) = runs.iter().find(|run| run.size == *size) else { continue };
-        for (name, _) in run.figures(workers) {
-            let value = median(of(runs, *size, workers, &name));
-            report.value(&format!("{name}_{}", word(*size)), value);
-        }
-        // In ten-thousandths of a point.
-        let ratio = median(of(runs, *size, workers, "hit_ratio"));
-        report.ratio(&format!("hit_ratio_{}", word(*size)), ratio);
-    }
-    if let [first, .., last] = sizes {
-        let hit = |size: Size| of(runs, size, workers, "hit_ratio").collect::<Vec<_>>();
-        let points = hit(*first).into_iter().zip(hit(*last)).map(|(one, many)| (one - many) * 100.0);
-        report.value("difference_points", median(points));
-    }
-    report
-}
-
-fn text(plan: &Plan, loads: [String; 2], sizes: &[Size], runs: &[Run], report: &Report) -> String {
-    let workers = plan.workers as usize;
-    let mut head = vec![String::new()];
-    head.extend(sizes.iter().map(|(replicas, envoys)| format!("{replicas} replicas, {envoys} Envoys")));
-    let mut rows = vec![head];
-    for (name, _) in runs.first().map(|run| run.figures(workers)).unwrap_or_default() {
-        let mut row = vec![name.clone()];
-        for size in sizes {
-            let values: Vec<f64> = of(runs, *size, workers, &name).collect();
-            let digits = if name == "hit_ratio" { 4 } else { 1 };
-            row.push(format!("{:.digits$}", median(values)));
-        }
-        rows.push(row);
-    }
-    let words = runs.iter().map(|run| {
-        let words: Vec<String> = run.words.iter().map(|(word, count)| format!("{word} {count}")).collect();
-        format!("{}x{} hit {:.4}: {}\n", run.size.0, run.size.1, run.played.hit_ratio(), words.join(", "))
-    });
-    let words: String = words.collect();
-    let points = report.values.get("difference_points").copied().unwrap_or(0.0);
-    format!(
-        "{}\nwhat filters counted, run by run:\n{words}medians of {} rounds; load average {} before, {} after\n\
-         the hit ratio of several replicas is {points:.2} points below one's",
-        table(&rows),
-        plan.rounds,
-        loads[0],
-        loads[1]
-    )
 }
 
 fn load_average() -> String {

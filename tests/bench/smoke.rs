@@ -2,7 +2,8 @@
 
 use std::process::Command;
 
-use serde_json::Value;
+use e2e::scratch::Scratch;
+use serde_json::{Value, json};
 
 /// Figures whose value does not depend on the machine.
 const EXACT: [&str; 2] = ["calls_per_pinned_turn", "body_bytes_per_pinned_turn"];
@@ -114,4 +115,34 @@ fn store_prints_one_object_as_its_last_line_and_nothing_is_lost() {
     for ratio in ["cpu_2_over_1", "cpu_4_over_1"] {
         assert!(report["ratios"][ratio].as_f64().unwrap() > 0.0, "{ratio} in {report}");
     }
+}
+
+/// Conversations of six turns each in the trace's format, three blocks of the bench longer each time.
+fn made_trace(sessions: u64) -> String {
+    let session = |_| {
+        let turn = |turn: u64| json!({"t": turn * 10, "hash_rle": [[1, 160 + 48 * turn]]});
+        let turns: Vec<Value> = (0..6).map(turn).collect();
+        let line = json!({"block_size": 64, "tool_tokens": 2048, "system_tokens": 1024, "requests": turns});
+        format!("{line}\n")
+    };
+    (0..sessions).map(session).collect()
+}
+
+#[test]
+fn fleet_sends_a_trace_through_one_replica_and_two_and_sessions_stay() {
+    let scratch = Scratch::new().unwrap();
+    let trace = scratch.join("made.jsonl");
+    std::fs::write(&trace, made_trace(24)).unwrap();
+    let small = ["--workers", "8", "--replicas", "2", "--sessions", "24", "--seconds", "4", "--speed", "20"];
+    // A slow machine may well have load to move soft ones, and caches that hold everything need no luck.
+    let still = ["--affinity", "hard", "--cache-fraction", "8", "--trace", trace.to_str().unwrap()];
+    let report = report_of("fleet", &[&small[..], &still].concat());
+    for fleet in ["1", "1_envoys_2", "2"] {
+        let of = |name: &str| value(&report, &format!("{name}_{fleet}"));
+        assert_eq!((of("status_5xx"), of("failed")), (0.0, 0.0), "{fleet} in {report}");
+        // While a store does not answer in time, a session may begin at two places.
+        assert!(of("changes") == 0.0 || of("store_failures") > 0.0, "{fleet} in {report}");
+        assert!(of("hit_ratio") > 0.0 && of("hit_ratio") < 1.0, "{fleet} in {report}");
+    }
+    value(&report, "difference_points");
 }
