@@ -88,7 +88,7 @@ const COMMANDS: &[Command] = &[
     Command {
         name: "bench",
         usage: "NAME [--json] [ARGS]",
-        about: "build for release and run one benchmark: pinned, first-turn, failover, json, index, route, tokens, events or store",
+        about: "build for release and run one benchmark: pinned, first-turn, failover, json, index, route, tokens, events, store or fleet",
         run: launch::bench,
     },
     Command {
