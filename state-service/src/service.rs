@@ -149,6 +149,8 @@ impl Service {
         self.find_alias(&request).await;
         let (session, prefill) = (request.session, request.prefill.as_ref().and_then(|ask| ask.session));
         let mut reply = self.answer(request.clone(), prompt.clone()).await?;
+        // What it loads its slot with is for the others to hear.
+        self.replicas().into_iter().for_each(|replicas| replicas.reported());
         // What another replica did meanwhile is asked for again; at last an answer goes out as it is.
         for _ in 0..ANSWERS_MAX {
             let sessions = [session.or(reply.session), prefill];

@@ -76,12 +76,9 @@ impl Service {
         for some in segments.chunks(PIECES_AT_ONCE) {
             let last: Vec<Spot> = some.iter().filter_map(|held| held.last()).map(|(spot, _)| *spot).collect();
             let hashes = self.lock().kv_hashes(hand, &last)?;
-            let piece = |(held, (seed, hashes)): (&&[(Spot, Held)], (u64, Vec<u64>))| Piece {
-                seed,
-                hashes,
-                held: held.iter().map(|(_, held)| *held).collect(),
-            };
-            pieces.extend(some.iter().zip(hashes).map(piece));
+            for (held, (seed, hashes)) in some.iter().zip(hashes) {
+                pieces.push(Piece { seed, hashes, held: held.iter().map(|(_, held)| *held).collect() });
+            }
         }
         Ok(pieces)
     }

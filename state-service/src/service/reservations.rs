@@ -37,7 +37,9 @@ impl Service {
         let draw = self.chance.draw();
         let id = id.unwrap_or_else(|| format!("{:016x}{:016x}", self.chance.draw(), self.epoch.0));
         let ask = Reserve { id: hashed(&id), pool, prompt, named, within, draw };
-        match self.apply(Command::Reserve(Box::new(ask))) {
+        let reply = self.apply(Command::Reserve(Box::new(ask)));
+        self.tell_loads();
+        match reply {
             Reply::Reserved(reserved) => Ok((id, reserved)),
             other => Err(not_an_answer(other)),
         }
@@ -48,7 +50,9 @@ impl Service {
     /// # Errors
     /// [`Problem`]: nothing is reserved under that id.
     pub fn reservation_prefilled(&self, id: &str) -> Result<(), Problem> {
-        done(self.apply(Command::ReservationPrefilled { id: hashed(id) }))
+        let reply = self.apply(Command::ReservationPrefilled { id: hashed(id) });
+        self.tell_loads();
+        done(reply)
     }
 
     /// It is over, or will not begin.
@@ -56,7 +60,14 @@ impl Service {
     /// # Errors
     /// None but our own faults.
     pub fn release_reservation(&self, id: &str) -> Result<(), Problem> {
-        done(self.apply(Command::ReleaseReservation { id: hashed(id) }))
+        let reply = self.apply(Command::ReleaseReservation { id: hashed(id) });
+        self.tell_loads();
+        done(reply)
+    }
+
+    /// What slots are loaded with is for other replicas to hear.
+    fn tell_loads(&self) {
+        self.replicas().into_iter().for_each(|replicas| replicas.reported());
     }
 }
 

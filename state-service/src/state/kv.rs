@@ -7,6 +7,7 @@ mod book;
 mod bookings;
 mod choose;
 mod counts;
+mod elsewhere;
 mod handover;
 mod intake;
 mod look;
@@ -22,6 +23,7 @@ mod tests;
 mod view;
 
 pub(super) use choose::{Compared, slots_of};
+pub use elsewhere::Carried;
 pub use handover::{Hand, PIECES_AT_ONCE, SlotHead};
 pub(super) use look::{Found, Looked};
 pub use view::Booked;
@@ -57,6 +59,8 @@ const CHUNKS_MAX: usize = 262_144;
 pub(super) struct Kv {
     settings: BTreeMap<PoolName, KvSettings>,
     bookings: Bookings,
+    /// What others have booked.
+    elsewhere: elsewhere::Elsewhere,
     /// Of pools under `approximate` tokens.
     placements: BTreeMap<PoolName, Placements>,
     /// What the last question had allocated.

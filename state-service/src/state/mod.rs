@@ -57,7 +57,7 @@ pub use counters::Counters;
 pub use error::StateError;
 pub use gauges::SlotGauges;
 pub use journal::STORE;
-pub use kv::{Booked, Hand, KvView, PIECES_AT_ONCE, SlotHead};
+pub use kv::{Booked, Carried, Hand, KvView, PIECES_AT_ONCE, SlotHead};
 pub use limits::{Limits, StateConfig};
 pub use replicated::{Binding, Changes, Outcome, Position};
 pub use shared::{Claiming, EndElsewhere, NOTES_MAX, Note, Proposal, Sharing};

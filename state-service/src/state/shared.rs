@@ -68,6 +68,15 @@ pub enum Note {
         /// Its pool.
         pool: PoolName,
     },
+    /// What a replica's requests load slots with: absolute, the newest by its own number counts.
+    Carried {
+        /// Its life.
+        replica: u64,
+        /// Its number.
+        seq: u64,
+        /// Slot by slot; none of those that did not change.
+        slots: Vec<super::kv::Carried>,
+    },
     /// A replica joins, and asks for an index of caches.
     IndexWanted,
     /// Where one may be read.
@@ -218,6 +227,7 @@ impl State {
             let in_flight = in_flight.into_iter().filter_map(told).collect();
             notes.push(Note::Load { caller, seq, in_flight });
         }
+        notes.extend(self.carried_untold(now, NOTES_MAX.saturating_sub(notes.len())));
         while notes.len() < NOTES_MAX
             && let Some((alias, session, pool)) = self.aliases_untold.pop_front()
         {
@@ -246,6 +256,7 @@ impl State {
                 }
             }
             Note::Alias { alias, session, pool } => self.learn_alias(now, alias, session, &pool),
+            Note::Carried { replica, seq, slots } => self.take_carried(now, (replica, seq), &slots),
             // The shell's.
             Note::IndexWanted | Note::IndexAt { .. } | Note::Unknown => {}
         }

@@ -6,6 +6,7 @@ mod crowd;
 mod demands;
 mod explaining;
 mod fleet;
+mod carried;
 mod handover;
 mod kv;
 mod kv_silence;

@@ -93,6 +93,11 @@ impl Bookings {
         self.seats.of(slot)
     }
 
+    /// Slots with their sums.
+    pub(super) fn slots(&self) -> impl Iterator<Item = (Slot, Sums)> {
+        self.seats.all()
+    }
+
     pub(super) fn seat(&self, slot: Slot) -> Option<&Seat> {
         self.seats.get(self.seat_of(slot)?)
     }

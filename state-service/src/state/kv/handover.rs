@@ -41,6 +41,9 @@ pub struct SlotHead {
     pub reach: Reach,
 }
 
+/// Some of a slot's blocks, and where to go on from.
+type Part = (Vec<(Spot, Held)>, Option<usize>);
+
 /// A slot that is being handed over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hand {
@@ -182,12 +185,7 @@ impl State {
     ///
     /// # Errors
     /// [`Unfit::Busy`]: it changed.
-    pub fn kv_handles(
-        &self,
-        hand: Hand,
-        tier: Tier,
-        from: usize,
-    ) -> Result<(Vec<(Spot, Held)>, Option<usize>), Unfit> {
+    pub fn kv_handles(&self, hand: Hand, tier: Tier, from: usize) -> Result<Part, Unfit> {
         let index = self.kv.index_of(hand)?;
         Ok(index.handles_from(hand.slot, tier, from, BUCKETS_AT_ONCE))
     }

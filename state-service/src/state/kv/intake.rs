@@ -58,6 +58,7 @@ impl State {
 
     pub(in crate::state) fn tick_kv(&mut self, now: Timestamp, out: &mut Vec<Effect>) {
         self.kv.bookings.expire(now);
+        self.kv.elsewhere.expire(now);
         let keys: Vec<Key> = self.kv.ranks.keys().copied().collect();
         for key in keys {
             let effects = self.kv.step(now, key, Input::Tick);

@@ -211,13 +211,13 @@ impl Kv {
         At { holds: self.held(looked, ranks, slot, seat), sums: self.booked(ranks, slot, seat), share }
     }
 
-    /// Sums over the bookings of a slot, with its part of those of its worker as a whole. Of a slot without a rank: the mean.
+    /// Sums over all replicas' bookings of a slot, with its part of those of its worker as a whole. Of a slot without a rank: the mean.
     fn booked(&self, ranks: Ranks, slot: Slot, seat: Option<u32>) -> Sums {
-        let own = self.bookings.sums(seat);
+        let own = self.bookings.sums(seat).plus(self.elsewhere.on(slot));
         if ranks.count <= 1 {
             return own;
         }
-        let of = |slot| self.bookings.sums(self.bookings.seat_of(slot));
+        let of = |slot| self.bookings.sums(self.bookings.seat_of(slot)).plus(self.elsewhere.on(slot));
         let count = u64::from(ranks.count);
         if slot.rank().is_some() {
             return own.plus(of(Slot::new(slot.worker, None)).divided(count));

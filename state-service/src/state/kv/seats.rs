@@ -61,6 +61,11 @@ impl Seats {
         self.seats.len()
     }
 
+    /// Those that are taken.
+    pub(super) fn all(&self) -> impl Iterator<Item = (Slot, Sums)> {
+        self.seats.iter().filter_map(|seat| Some((seat.slot?, seat.sums)))
+    }
+
     /// By slot.
     pub(super) fn of_worker(&self, worker: u64) -> Vec<(Slot, u32)> {
         let taken = (0..).zip(&self.seats).filter_map(|(seat, place)| Some((place.slot?, seat)));
