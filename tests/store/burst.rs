@@ -3,13 +3,14 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use e2e::kept::{Vm, session_of};
+use e2e::kept::{DEADLINE, Vm, session_of};
 use e2e::scratch::Scratch;
 use e2e::{Redis, Service, wait_for};
 use routing::contract::{Outcome, Target};
-use routing::id::Version;
+use state_service::store::REASONS;
 use tokio::sync::Barrier;
 use tokio::task::JoinSet;
 
@@ -88,15 +89,32 @@ async fn d5_of_a_burst_over_two_replicas_none_is_lost() -> Result<()> {
     Ok(())
 }
 
-type Told = (String, Option<Target>, Version);
+/// A session, where it was told to go, and how long that took.
+type Told = (String, Option<Target>, Duration);
+
+/// An answer within it did not give up its claim: that is waited for half the deadline of these VMs.
+const IN_TIME: Duration = Duration::from_millis(DEADLINE.0 / 2 - 20);
+
+/// Calls of the store that failed: then answers go out without a claim, however fast.
+async fn failures(replicas: &[Service]) -> Result<f64> {
+    let mut all = 0.0;
+    for replica in replicas {
+        for reason in REASONS {
+            let label = format!("reason=\"{reason}\"");
+            all += replica.metric("rankpin_store_failures_total", &[&label]).await?;
+        }
+    }
+    Ok(all)
+}
 
 /// The next turn of each session, at both replicas at once.
 async fn turn(mut vm: Vm, keys: Vec<String>, together: Arc<Barrier>) -> Result<Vec<Told>> {
     let mut told = Vec::new();
     for key in keys {
         together.wait().await;
+        let begun = Instant::now();
         let reply = vm.turn(session_of(&key)).await?;
-        told.push((key, reply.target, reply.version));
+        told.push((key, reply.target, begun.elapsed()));
     }
     together.wait().await;
     vm.report(Vec::new()).await?;
@@ -137,11 +155,15 @@ async fn a_session_whose_worker_goes_has_one_next_place_at_both_replicas_at_once
     .await?;
     let moved: Vec<String> = keys.into_iter().filter(|key| homes[key].worker.as_str() == "w0").collect();
     assert!(moved.len() >= MOVED / 8, "{} were at the worker that went", moved.len());
+    let before = failures(&replicas).await?;
     let told = turn_all(&replicas, &moved).await?;
+    let failed = failures(&replicas).await? > before;
     let split: Vec<_> = told.values().filter(|both| both[0].1 != both[1].1).collect();
-    // On a machine that is so busy that a claim comes late an answer goes out without.
     eprintln!("{} of {} sessions were told two places at first", split.len(), moved.len());
-    assert!(split.len() <= moved.len() / 10, "{split:?}");
+    // On a machine that is so busy that a claim comes late an answer goes out without.
+    let claimed = |both: &&Vec<Told>| !failed && both.iter().all(|(_, _, took)| *took < IN_TIME);
+    let wrong: Vec<_> = split.into_iter().filter(claimed).collect();
+    assert!(wrong.is_empty(), "{wrong:?}");
     wait_for("both replicas to have each at one of its places", async || {
         let one = known_of(replicas[0].control(), &moved).await.ok()?;
         let other = known_of(replicas[1].control(), &moved).await.ok()?;
