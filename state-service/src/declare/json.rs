@@ -54,7 +54,8 @@ const UNSAID: &[(&str, &str); 2] = &[("rank_in", "header"), ("kv_events", "auto"
 pub(super) fn saved(spec: &WorkerSpec) -> Value {
     let mut value = worker(spec);
     if let Some(fields) = value.as_object_mut() {
-        let unsaid = |name: &str, value: &Value| UNSAID.iter().any(|(own, word)| *own == name && value == word);
+        let unsaid =
+            |name: &str, value: &Value| UNSAID.iter().any(|(own, word)| *own == name && value == word);
         fields.retain(|name, value| !value.is_null() && !unsaid(name, value));
     }
     value

@@ -2,11 +2,11 @@
 
 mod aborts;
 mod bounds;
+mod carried;
 mod crowd;
 mod demands;
 mod explaining;
 mod fleet;
-mod carried;
 mod handover;
 mod kv;
 mod kv_silence;

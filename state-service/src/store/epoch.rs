@@ -9,8 +9,8 @@ use super::{StoreConfig, StreamId, connect::Connection};
 use crate::chance::Chance;
 use crate::lock::lock;
 use redis::{RedisResult, Value};
-use std::sync::{Arc, Mutex};
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex};
 use tokio::sync::watch;
 
 /// Which memory of the store was seen last.
@@ -25,7 +25,12 @@ pub(super) struct Epochs {
 
 impl Epochs {
     pub(super) fn new(counters: Arc<Counters>) -> Self {
-        Self { known: watch::Sender::new(None), entry: Mutex::default(), chance: Chance::from_system(), counters }
+        Self {
+            known: watch::Sender::new(None),
+            entry: Mutex::default(),
+            chance: Chance::from_system(),
+            counters,
+        }
     }
 
     pub(super) fn watch(&self) -> watch::Receiver<Option<u64>> {
@@ -71,7 +76,11 @@ impl Epochs {
     pub(super) async fn ask(&self, config: &StoreConfig, connection: &mut Connection) -> RedisResult<u64> {
         let keys = &config.keys;
         let mut call = EPOCH.prepare_invoke();
-        call.key(&keys.epoch).key(&keys.log).key(&keys.workers).key(&keys.drains).arg(config.clock.argument());
+        call.key(&keys.epoch)
+            .key(&keys.log)
+            .key(&keys.workers)
+            .key(&keys.drains)
+            .arg(config.clock.argument());
         let entry = *lock(&self.entry);
         // One argument: a server that wants a password refuses longer calls than this one before it can say so.
         let seen = entry.map(|entry| entry.to_string()).unwrap_or_default();
