@@ -95,8 +95,7 @@ impl Traffic {
             // A player that panicked has told so.
             let _ = player.await;
         }
-        let seen = lock(&self.shared.seen).clone();
-        seen
+        lock(&self.shared.seen).clone()
     }
 }
 

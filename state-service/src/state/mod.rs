@@ -122,7 +122,7 @@ pub struct State {
     /// What the other replicas should hear.
     gone_untold: Vec<Caller>,
     aliases_untold: VecDeque<(SessionId, SessionRef, PoolName)>,
-    ends_untold: VecDeque<EndElsewhere>,
+    ends_untold: VecDeque<Note>,
     /// Highest sequence of any version given here.
     clock: u64,
     next_hold: u64,

@@ -22,7 +22,7 @@ pub const NOTES_MAX: usize = 256;
 pub(super) const ALIASES_UNTOLD_MAX: usize = 16_384;
 
 /// Most ends of requests that wait to be noted. Past it the oldest is not told: the hold it had elsewhere lives until its VM was not
-/// heard there for a lease.
+/// heard there for a lease, and what was booked there until the booking's own end.
 const ENDS_UNTOLD_MAX: usize = 4096;
 
 /// A request ended without an answer that counts here, and what it named is not here: another replica may have it.
@@ -59,6 +59,13 @@ pub enum Note {
     },
     /// A request ended at another replica than it was placed at: it owns no hold any more.
     Ended(EndElsewhere),
+    /// A request whose prompt was booked at another replica is over.
+    Freed {
+        /// Who made the request.
+        caller: Caller,
+        /// The request.
+        request: RequestId,
+    },
     /// A response id is an answer of a session.
     Alias {
         /// The response id, hashed.
@@ -207,7 +214,18 @@ impl State {
     pub(super) fn note_end(&mut self, owner: Owner, session: SessionId, hold: Option<HoldId>) {
         let caller = self.vms.caller_of(owner.vm).filter(|_| self.sharing != Sharing::Single).cloned();
         let Some(caller) = caller else { return };
-        self.ends_untold.push_back(EndElsewhere { caller, session, request: owner.request, hold });
+        self.end_untold(Note::Ended(EndElsewhere { caller, session, request: owner.request, hold }));
+    }
+
+    /// A request that booked nothing here is over: whoever booked its prompt is told.
+    pub(super) fn note_freed(&mut self, owner: Owner) {
+        let caller = self.vms.caller_of(owner.vm).filter(|_| self.sharing != Sharing::Single).cloned();
+        let freed = caller.map(|caller| Note::Freed { caller, request: owner.request });
+        freed.into_iter().for_each(|freed| self.end_untold(freed));
+    }
+
+    fn end_untold(&mut self, end: Note) {
+        self.ends_untold.push_back(end);
         if self.ends_untold.len() > ENDS_UNTOLD_MAX {
             self.ends_untold.pop_front();
         }
@@ -217,7 +235,7 @@ impl State {
     pub(super) fn take_notes(&mut self, now: Timestamp) -> Vec<Note> {
         let mut notes: Vec<Note> = self.gone_untold.drain(..).map(|caller| Note::Gone { caller }).collect();
         let ends = self.ends_untold.len().min(NOTES_MAX);
-        notes.extend(self.ends_untold.drain(..ends).map(Note::Ended));
+        notes.extend(self.ends_untold.drain(..ends));
         let loads = self.vms.take_untold(now, LOAD_TOLD_AGAIN, NOTES_MAX);
         for (caller, seq, in_flight) in loads {
             let told = |(slot, count): (Slot, u32)| {
@@ -253,6 +271,12 @@ impl State {
             Note::Ended(EndElsewhere { caller, session, request, hold }) => {
                 if let Some(vm) = self.vms.id_of(&caller) {
                     self.end_of(Owner { vm, request }, self.held_as(now, session), hold);
+                }
+            }
+            Note::Freed { caller, request } => {
+                let vm = self.vms.id_of(&caller);
+                if self.is_booked(vm, request) {
+                    self.ended(now, vm, request);
                 }
             }
             Note::Alias { alias, session, pool } => self.learn_alias(now, alias, session, &pool),

@@ -1,7 +1,7 @@
 //! What one replica's requests load slots with, at another one: it counts there, and no longer than its replica lives.
 
 use super::kv::{Kv, tokens};
-use crate::state::{Command, Note, Reply};
+use crate::state::{Command, Note, Reply, Sharing};
 use routing::contract::{Entry, RouteReply};
 use routing::id::RequestId;
 use routing::time::Millis;
@@ -120,4 +120,33 @@ fn an_older_share_that_comes_late_changes_nothing() {
     // Another replica's numbers are its own.
     hears(&mut other, &by(2, told));
     assert_eq!(spread(&mut other), 1);
+}
+
+/// Its Envoy asks another replica by then: that one tells on, once, whose request is over.
+#[test]
+fn a_prompt_that_is_over_at_another_replica_is_free() {
+    let (mut one, mut other) = (Kv::new(WORKERS), Kv::new(WORKERS));
+    for kv in [&mut one, &mut other] {
+        kv.world.apply(Command::Sharing(Sharing::Together));
+    }
+    one.loose(&tokens(1, 1600));
+    let request = one.requests;
+    other.end(request);
+    let freed = |kv: &mut Kv| -> Vec<Note> {
+        let Reply::Notes(notes) = kv.world.apply(Command::TakeNotes) else { panic!() };
+        notes.into_iter().filter(|note| matches!(note, Note::Freed { .. })).collect()
+    };
+    let told = freed(&mut other);
+    assert_eq!(told.len(), 1);
+    let text = serde_json::to_string(&told).unwrap();
+    assert_eq!(serde_json::from_str::<Vec<Note>>(&text).unwrap(), told);
+    let carries = |kv: &mut Kv| match notes(kv).as_slice() {
+        [Note::Carried { slots, .. }] => slots.iter().map(|slot| slot.requests).sum::<u64>(),
+        notes => panic!("{notes:?}"),
+    };
+    assert_eq!(carries(&mut one), 1);
+    hears(&mut one, &told);
+    assert_eq!(carries(&mut one), 0);
+    hears(&mut one, &told);
+    assert_eq!((freed(&mut one), freed(&mut other)), (vec![], vec![]), "it is not told on");
 }

@@ -1,3 +1,5 @@
+//! Index snapshots on the wire: what is written is read again, and bytes of any kind are read or refused.
+
 use super::*;
 
 fn head() -> SlotHead {
