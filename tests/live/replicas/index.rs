@@ -1,5 +1,5 @@
 //! The index of caches of a replica that joins late: what was published before it listened, and is replayed no more, it reads from
-//! another one.
+//! another one. And what one replica's requests load slots with, at another.
 
 use e2e::redis::Redis;
 use e2e::scratch::Scratch;
@@ -190,4 +190,59 @@ async fn without_another_replica_nothing_is_known_of_the_past() {
         fleet.services[1].log()
     );
     assert_eq!(fleet.placed(1, 1, 41).await.1["blocks"].as_u64().unwrap_or(0), 0);
+}
+
+impl Fleet {
+    /// A prompt of somebody who dispatches it himself, to a slot of his choice.
+    async fn reserve(&self, replica: usize, id: &str, (worker, rank): (&str, u32)) {
+        let prompt = json!({"tokens": {"ids": tokens(90, 100)}});
+        let body = json!({"id": id, "pool": "default", "worker": worker, "rank": rank, "prompt": prompt});
+        let url = format!("http://{}/v1/reservations", self.services[replica].data());
+        let said = reqwest::Client::new().post(url).json(&body).send().await.unwrap();
+        let said: Value = said.json().await.unwrap();
+        assert_eq!((&said["booked"], &said["target"]["worker"]), (&json!(true), &json!(worker)), "{said}");
+    }
+
+    /// Until a small prompt always goes where it should: of slots equally loaded one is drawn, and twenty times alike is no chance.
+    async fn until_placed(&self, replica: usize, what: &str, met: impl Fn(&Value) -> bool) {
+        wait_for(what, async || {
+            for _ in 0..20 {
+                if !met(&self.placed(replica, 91, 2).await.0) {
+                    return None;
+                }
+            }
+            Some(())
+        })
+        .await
+        .unwrap();
+    }
+}
+
+/// What one replica's requests load slots with counts at the others, until they end or their replica is dead for its lease.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_one_replica_booked_counts_at_the_other_until_it_ends_or_its_replica_does() {
+    let mut fleet = Fleet::start().await;
+    fleet.join().await;
+    fleet.ready(1).await;
+    for (worker, rank) in ranks() {
+        fleet.until(1, worker, rank, "to be listened to", |shown| shown["link"] == "up").await;
+    }
+    for (nth, slot) in ranks().take(3).enumerate() {
+        fleet.reserve(0, &format!("r{nth}"), slot).await;
+    }
+    let last = json!({"worker": "w1", "rank": 1});
+    for replica in [0, 1] {
+        fleet.until_placed(replica, "the one free slot to be chosen", |target| *target == last).await;
+    }
+    // The other one loads that slot: all are loaded alike but the one whose prompt is over.
+    fleet.reserve(1, "own", ("w1", 1)).await;
+    let over =
+        reqwest::Client::new().delete(format!("http://{}/v1/reservations/r1", fleet.services[0].data()));
+    over.send().await.unwrap().error_for_status().unwrap();
+    let first_free = json!({"worker": "w0", "rank": 1});
+    fleet.until_placed(1, "the ended one's slot to be chosen", |target| *target == first_free).await;
+    // It is loaded, too, and the others' loads go with their replica.
+    fleet.reserve(1, "own-2", ("w0", 1)).await;
+    fleet.services[0].kill();
+    fleet.until_placed(1, "the dead replica's loads to be over", |target| target["rank"] == 0).await;
 }
