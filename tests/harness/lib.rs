@@ -11,6 +11,7 @@ pub mod engine;
 pub mod envoy;
 pub mod h2;
 pub mod kept;
+pub mod page;
 pub mod prometheus;
 pub mod proxy;
 pub mod raw;

@@ -1,7 +1,6 @@
 //! `cargo xtask upgrade`: an earlier version's filter and service with today's, both ways round and one after the other, under traffic
 //! on a real Envoy. Builds nothing (xtask does), asserts by printing: each check with what was seen. Exit 0 only if all of them hold.
 
-mod page;
 mod quiet;
 mod rolling;
 mod service_side;
@@ -15,7 +14,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{Parser, ValueEnum};
 use e2e::Steering;
-use page::Page;
+use e2e::page::Page;
 use rolling::Order;
 use version::Version;
 
@@ -80,7 +79,7 @@ async fn run(arguments: &Arguments) -> Result<Page> {
             }
         }
     }
-    page.line("Not checked: replicas of two versions on one store. The earlier version has no store.");
+    page.section("Not checked: replicas of two versions on one store. The earlier version has no store.");
     Ok(page)
 }
 

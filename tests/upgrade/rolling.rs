@@ -4,13 +4,13 @@
 use anyhow::{Context, Result};
 use e2e::{Client, Steering};
 
-use crate::page::Page;
 use crate::quiet::Quiet;
 use crate::service_side;
 use crate::stage::{Stage, WORKERS};
 use crate::standing::{ROUNDS, counts, finish, keep_of_failed, news};
 use crate::traffic::{LONG, Traffic};
 use crate::version::Version;
+use e2e::page::Page;
 
 /// Which is replaced first; on the way back it is the last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,11 +6,11 @@ use std::collections::BTreeMap;
 use anyhow::Result;
 use e2e::{Steering, wait_for};
 
-use crate::page::Page;
 use crate::service_side;
 use crate::stage::{LATE, Stage, WORKERS, placed_on};
 use crate::traffic::{LONG, Traffic};
 use crate::version::Version;
+use e2e::page::Page;
 
 /// Turns of each conversation between two steps.
 pub(crate) const ROUNDS: u64 = 15;

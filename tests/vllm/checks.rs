@@ -9,8 +9,8 @@ use serde_json::Value;
 use crate::engine::{BLOCK_SIZE, RANKS, Vllm};
 use crate::fleet::Fleet;
 use crate::front::Front;
-use crate::page::Page;
 use crate::play::{Player, Talk, To, Turn};
+use e2e::page::Page;
 
 /// Until a worker that is gone counts as down, and one that is back as ready.
 const HEALTH_MAX: Duration = Duration::from_secs(60);

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use tokio::time::sleep;
 
 use crate::guard::Guard;
-use crate::page::Page;
+use e2e::page::Page;
 
 /// Ranks of the engine.
 pub(crate) const RANKS: u32 = 2;

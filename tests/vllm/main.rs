@@ -7,7 +7,6 @@ mod fleet;
 mod front;
 mod guard;
 mod model;
-mod page;
 mod play;
 
 use std::path::PathBuf;
@@ -15,11 +14,11 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::Parser;
+use e2e::page::Page;
 use e2e::scratch::Scratch;
 use engine::Vllm;
 use fleet::Fleet;
 use front::Front;
-use page::Page;
 use play::Player;
 
 /// A real vLLM on this machine's CPU, registered by its URL alone, and what rankpin makes of its events.
