@@ -149,8 +149,7 @@ impl Service {
         self.find_alias(&request).await;
         let (session, prefill) = (request.session, request.prefill.as_ref().and_then(|ask| ask.session));
         let mut reply = self.answer(request.clone(), prompt.clone()).await?;
-        // What it loads its slot with is for the others to hear.
-        self.replicas().into_iter().for_each(|replicas| replicas.reported());
+        self.tell_loads();
         // What another replica did meanwhile is asked for again; at last an answer goes out as it is.
         for _ in 0..ANSWERS_MAX {
             let sessions = [session.or(reply.session), prefill];
@@ -198,7 +197,7 @@ impl Service {
     pub fn report(&self, report: Report) -> Result<(), Problem> {
         let taken = done(self.apply(Command::Report(report)));
         // In flight, response ids, VMs that are gone: only reports tell of them.
-        self.replicas().into_iter().for_each(|replicas| replicas.reported());
+        self.tell_loads();
         taken
     }
 

@@ -6,7 +6,7 @@ use routing::id::WorkerId;
 use routing::time::Millis;
 use state_service::store::{REASONS, Standing, Store, StoreError, StreamId};
 
-use crate::support::{bound, config, released, session, store, until_away};
+use crate::support::{bound, config, fresh, released, session, store, until_away};
 
 /// A store that looks at its server while nobody asks it.
 async fn beating(redis: &Redis, writer: u64) -> Result<Store> {
@@ -33,7 +33,7 @@ async fn each_call(store: &Store) -> Vec<(&'static str, StoreError)> {
     let (claim, json) = ([(session(1).id, binding.version)], serde_json::json!({}));
     let bindings = [binding];
     vec![
-        ("claim", store.claim(&bindings).await.unwrap_err()),
+        ("claim", store.claim(&fresh(&bindings)).await.unwrap_err()),
         ("unclaim", store.unclaim(&claim).await.unwrap_err()),
         ("renew", store.renew_claims(&claim).await.unwrap_err()),
         ("merge", store.merge(&bindings, &[]).await.unwrap_err()),
@@ -63,7 +63,7 @@ async fn every_call_to_a_stopped_server_ends_at_its_deadline() -> Result<()> {
     let mut stores = stores.iter();
     let mut next = || stores.next().unwrap();
     let errors = [
-        next().claim(&bindings).await.unwrap_err(),
+        next().claim(&fresh(&bindings)).await.unwrap_err(),
         next().unclaim(&claim).await.unwrap_err(),
         next().merge(&bindings, &[]).await.unwrap_err(),
         next().follow(StreamId::default(), Millis(100)).await.unwrap_err(),

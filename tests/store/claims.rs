@@ -56,7 +56,7 @@ async fn of_several_that_move_a_session_at_once_one_may() -> Result<()> {
     let leaves = |seq| Some(Version { seq, writer: 7 });
     let moves = async |store: &Store, writer, leaves| -> Result<Claim> {
         let proposal = (bound(1, (5, writer), &format!("w{writer}"), 0), leaves);
-        Ok(store.claim_leaving(&[proposal]).await?.remove(0))
+        Ok(store.claim(&[proposal]).await?.remove(0))
     };
     assert!(matches!(moves(&a, 1, leaves(3)).await?, Claim::Bound(_)), "bound anew since");
     assert!(matches!(moves(&a, 1, None).await?, Claim::Bound(_)), "it knew of none");

@@ -7,7 +7,7 @@ use routing::time::Millis;
 use state_service::state::Outcome;
 use state_service::store::{Claim, Standing, Store, StoreError, StreamId};
 
-use crate::support::{bound, claim_one, config, session, store};
+use crate::support::{bound, claim_one, config, fresh, session, store};
 
 fn key(number: u64) -> String {
     format!("test:{{rankpin}}:s:{}", session(number).id)
@@ -46,7 +46,7 @@ async fn a_record_that_is_not_ours_costs_only_its_own_session() -> Result<()> {
         redis.command::<()>(&["DEL", &key(1), &key(2)]).await?;
         redis.command::<()>(&["SET", &key(1), &text]).await?;
         let proposals = [bound(1, (1, 1), "w", 0), bound(2, (1, 1), "w", 0)];
-        let claims = store.claim(&proposals).await?;
+        let claims = store.claim(&fresh(&proposals)).await?;
         assert_eq!(claims[0], Claim::Unusable, "{text:.120}");
         assert!(matches!(claims[1], Claim::Claimed(_)));
         let outcomes = store.merge(&proposals, &[]).await?.outcomes;

@@ -6,7 +6,7 @@ use routing::time::Millis;
 use state_service::state::Outcome::{self, *};
 use state_service::store::{BATCH_MAX, Store, StoreError, StreamId};
 
-use crate::support::{bound, keys, released, store, store_at};
+use crate::support::{bound, fresh, keys, released, store, store_at};
 
 async fn outcomes(store: &Store, steps: &[state_service::state::Binding]) -> Result<Vec<Outcome>> {
     let mut outcomes = Vec::new();
@@ -85,7 +85,7 @@ async fn more_than_a_call_takes_is_refused_before_it_is_sent() -> Result<()> {
     let many = vec![bound(1, (1, 1), "a", 0); BATCH_MAX + 1];
     let too_many = |result: StoreError| assert!(matches!(result, StoreError::TooMany { .. }), "{result}");
     too_many(store.merge(&many, &[]).await.unwrap_err());
-    too_many(store.claim(&many).await.unwrap_err());
+    too_many(store.claim(&fresh(&many)).await.unwrap_err());
     too_many(store.merge(&[], &["x".repeat(5000)]).await.unwrap_err());
     let two_lines = store.merge(&[], &["a\nb".to_owned()]).await.unwrap_err();
     assert!(matches!(two_lines, StoreError::Config(_)), "{two_lines}");

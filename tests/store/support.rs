@@ -76,7 +76,12 @@ pub(crate) fn released(number: u64, version: (u64, u64)) -> Binding {
 }
 
 pub(crate) async fn claim_one(store: &Store, proposal: &Binding) -> Result<Claim, StoreError> {
-    Ok(store.claim(std::slice::from_ref(proposal)).await?.remove(0))
+    Ok(store.claim(&fresh(std::slice::from_ref(proposal))).await?.remove(0))
+}
+
+/// Proposals of sessions that leave no binding.
+pub(crate) fn fresh(proposals: &[Binding]) -> Vec<(Binding, Option<Version>)> {
+    proposals.iter().map(|proposal| (proposal.clone(), None)).collect()
 }
 
 /// The version of a claim that was given.

@@ -112,8 +112,7 @@ impl Replicas {
 
     /// The address by which this machine reaches the store. Nothing is sent.
     async fn towards_store(&self) -> Option<IpAddr> {
-        let shown = self.store.config().address();
-        let store = shown.split(' ').nth(1)?;
+        let store = self.store.config().server()?;
         let any = if store.starts_with('[') { "[::]:0" } else { "0.0.0.0:0" };
         let socket = UdpSocket::bind(any).await.ok()?;
         timeout(ANSWER_WAIT, socket.connect(store)).await.ok()?.ok()?;

@@ -64,11 +64,6 @@ impl Service {
         self.tell_loads();
         done(reply)
     }
-
-    /// What slots are loaded with is for other replicas to hear.
-    fn tell_loads(&self) {
-        self.replicas().into_iter().for_each(|replicas| replicas.reported());
-    }
 }
 
 fn hashed(id: &str) -> ReservationId {

@@ -30,6 +30,11 @@ impl Service {
         self.replicas.get()
     }
 
+    /// What slots are loaded with, and whatever else only the state notes, is for the others to hear.
+    pub(super) fn tell_loads(&self) {
+        self.replicas().into_iter().for_each(|replicas| replicas.reported());
+    }
+
     /// Makes an answer's holds known to all replicas before it goes out; where one of them is elsewhere by now, the question is to
     /// be asked again.
     pub(super) async fn settle(

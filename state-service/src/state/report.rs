@@ -103,10 +103,8 @@ impl State {
             Entry::Alias { alias, session, pool } => self.alias_told(now, alias, session, &pool),
             Entry::Prefilled { request } => self.prefilled(vm, request),
             Entry::Ended { request } => {
-                let here = self.is_booked(vm, request);
-                self.ended(now, vm, request);
-                let elsewhere = vm.filter(|_| !here);
-                elsewhere.into_iter().for_each(|vm| self.note_freed(Owner { vm, request }));
+                let elsewhere = vm.filter(|vm| !self.ended(now, *vm, request));
+                elsewhere.into_iter().for_each(|vm| self.note_freed(vm, request));
             }
             Entry::VmGone { vm: dead } => self.vm_gone(vm, dead),
             Entry::Unknown => self.counters.entry_unknown += 1,

@@ -8,7 +8,7 @@ use super::State;
 use super::binding::Slot;
 use super::replicated::Binding;
 use super::sessions::Owner;
-use super::vms::Freshness;
+use super::vms::{Freshness, VmId};
 use routing::contract::{Caller, InFlight, RouteReply, SessionRef, Target};
 use routing::id::{HoldId, PoolName, RequestId, SessionId, Version};
 use routing::time::{Millis, Timestamp};
@@ -212,19 +212,21 @@ impl State {
 
     /// A request that owned nothing here ended here: whoever holds something for it is told.
     pub(super) fn note_end(&mut self, owner: Owner, session: SessionId, hold: Option<HoldId>) {
-        let caller = self.vms.caller_of(owner.vm).filter(|_| self.sharing != Sharing::Single).cloned();
-        let Some(caller) = caller else { return };
-        self.end_untold(Note::Ended(EndElsewhere { caller, session, request: owner.request, hold }));
+        let end = |caller| Note::Ended(EndElsewhere { caller, session, request: owner.request, hold });
+        self.end_untold(owner.vm, end);
     }
 
     /// A request that booked nothing here is over: whoever booked its prompt is told.
-    pub(super) fn note_freed(&mut self, owner: Owner) {
-        let caller = self.vms.caller_of(owner.vm).filter(|_| self.sharing != Sharing::Single).cloned();
-        let freed = caller.map(|caller| Note::Freed { caller, request: owner.request });
-        freed.into_iter().for_each(|freed| self.end_untold(freed));
+    pub(super) fn note_freed(&mut self, vm: VmId, request: RequestId) {
+        self.end_untold(vm, |caller| Note::Freed { caller, request });
     }
 
-    fn end_untold(&mut self, end: Note) {
+    /// An end for others to hear, if there are any, of a caller that is known here.
+    fn end_untold(&mut self, vm: VmId, end: impl FnOnce(Caller) -> Note) {
+        if self.sharing == Sharing::Single {
+            return;
+        }
+        let Some(end) = self.vms.caller_of(vm).cloned().map(end) else { return };
         self.ends_untold.push_back(end);
         if self.ends_untold.len() > ENDS_UNTOLD_MAX {
             self.ends_untold.pop_front();
@@ -275,7 +277,7 @@ impl State {
             }
             Note::Freed { caller, request } => {
                 let vm = self.vms.id_of(&caller);
-                if self.is_booked(vm, request) {
+                if let Some(vm) = vm.filter(|_| self.is_booked(vm, request)) {
                     self.ended(now, vm, request);
                 }
             }

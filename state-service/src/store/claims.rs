@@ -22,23 +22,12 @@ pub enum Claim {
 
 impl Store {
     /// Proposes a place for each session, under the version that its maker would give; a claim gets a version above whatever the
-    /// store knows of the session, over or released as it may be.
+    /// store knows of the session, over or released as it may be. With each the version that the session leaves, if any: a binding of
+    /// that version or an older one is in nobody's way.
     ///
     /// # Errors
     /// Any of [`StoreError`]; then no claim was given, or it was and lives until it is over.
-    pub async fn claim(&self, proposals: &[Binding]) -> Result<Vec<Claim>, StoreError> {
-        let proposals: Vec<_> = proposals.iter().map(|proposal| (proposal.clone(), None)).collect();
-        self.claim_leaving(&proposals).await
-    }
-
-    /// The same, of sessions that may leave a binding: a binding of that version or an older one is in nobody's way.
-    ///
-    /// # Errors
-    /// As [`Self::claim`].
-    pub async fn claim_leaving(
-        &self,
-        proposals: &[(Binding, Option<Version>)],
-    ) -> Result<Vec<Claim>, StoreError> {
+    pub async fn claim(&self, proposals: &[(Binding, Option<Version>)]) -> Result<Vec<Claim>, StoreError> {
         at_most("proposals", proposals.len(), BATCH_MAX)?;
         let config = &self.inner.config;
         let mut call = scripts::CLAIM.prepare_invoke();

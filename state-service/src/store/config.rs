@@ -71,13 +71,23 @@ pub(super) enum Place {
 impl fmt::Debug for Place {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Addresses only: the rest has passwords in it.
-        let (kind, of) = match self {
-            Self::One(info) => ("one", std::slice::from_ref(info)),
-            Self::Cluster(nodes) => ("cluster", nodes.as_slice()),
-            Self::Sentinels { sentinels, .. } => ("sentinels", sentinels.as_slice()),
-        };
-        write!(out, "{kind}")?;
-        of.iter().try_for_each(|info| write!(out, " {}", info.addr()))
+        out.write_str(match self {
+            Self::One(_) => "one",
+            Self::Cluster(_) => "cluster",
+            Self::Sentinels { .. } => "sentinels",
+        })?;
+        self.servers().iter().try_for_each(|info| write!(out, " {}", info.addr()))
+    }
+}
+
+impl Place {
+    /// Those that the URL names, one at least.
+    fn servers(&self) -> &[ConnectionInfo] {
+        match self {
+            Self::One(info) => std::slice::from_ref(info),
+            Self::Cluster(nodes) => nodes,
+            Self::Sentinels { sentinels, .. } => sentinels,
+        }
     }
 }
 
@@ -109,6 +119,12 @@ impl StoreConfig {
     #[must_use]
     pub fn address(&self) -> String {
         format!("{:?}", self.place)
+    }
+
+    /// `HOST:PORT` of the first server that the URL names.
+    #[must_use]
+    pub fn server(&self) -> Option<String> {
+        self.place.servers().first().map(|info| info.addr().to_string())
     }
 }
 

@@ -95,20 +95,18 @@ impl State {
         }
     }
 
-    /// A request is over.
-    pub(in crate::state) fn ended(&mut self, now: Timestamp, vm: Option<VmId>, request: RequestId) {
-        if let Some(vm) = vm {
-            self.end_booking(now, Owner::Vm(vm, request));
-        }
+    /// A request is over; whether it was booked here.
+    pub(in crate::state) fn ended(&mut self, now: Timestamp, vm: VmId, request: RequestId) -> bool {
+        self.end_booking(now, Owner::Vm(vm, request))
     }
 
     /// A request or a reservation is over. What was placed with its prompt and is over was served there: of one without a session
-    /// nothing else tells so.
-    pub(super) fn end_booking(&mut self, now: Timestamp, owner: Owner) {
+    /// nothing else tells so. False: it was not booked.
+    pub(super) fn end_booking(&mut self, now: Timestamp, owner: Owner) -> bool {
         let slot = self.kv.bookings.slot_of(owner);
-        if self.kv.bookings.end(now, owner) {
-            slot.into_iter().for_each(|slot| self.kv_served(now, slot));
-        }
+        let booked = self.kv.bookings.end(now, owner);
+        slot.filter(|_| booked).into_iter().for_each(|slot| self.kv_served(now, slot));
+        booked
     }
 
     /// Whether a request is booked: its end will tell that it was served.
