@@ -155,7 +155,7 @@ fn both_halves_of_a_split_request_are_over() {
             body {} -> pause, ask prompt /v1/chat/completions {} within 250 + prefill r2
             route held wd1 rank 5 v1 hold 9 + held wp0 rank 2 v2 hold 8 -> put held wp0/2 v2, put held wd1/5 v1, #routed_held, resume, to worker-wd1 rank 5, prefill at 10.0.1.1:80 rank 2
             report -> [] load [wd1/5x1, wp0/2x1]
-            answer 200 -> put bound wp0/2 v2, #committed, put bound wd1/5 v1, #committed
+            answer 200 -> put bound wp0/2 v2, #committed, report now, put bound wd1/5 v1, #committed
             report -> [committed r2 hold 8 wp0/2 v2, ended r2, committed r1 hold 9 wd1/5 v1] load [wd1/5x1]
             end -> nothing
             report -> [ended r1] load []

@@ -142,7 +142,7 @@ fn a_bound_slot_that_is_excluded_is_refused_under_hard_and_left_under_soft() {
             end -> nothing
             head session=s x-rankpin-require=gpu=h100 -> pause, ask cached w1 v1
             route held w0 v2 hold 9 -> put held w0 v2, #routed_held, resume, to worker-w0
-            answer 200 -> put bound w0 v2, #committed
+            answer 200 -> put bound w0 v2, #committed, report now
             end -> nothing
             page s -> bound w0 v2
         "#]],

@@ -28,7 +28,7 @@ fn a_first_turn_that_envoy_answers_leaves_nothing() {
             page s -> empty
             b: head session=s -> pause, ask unsent [failed r1 hold 9]
             b: route held w0 rank 2 v2 hold 10 -> put held w0/2 v2, #routed_held, resume, to worker-w0 rank 2
-            b: answer 200 -> put bound w0/2 v2, #committed
+            b: answer 200 -> put bound w0/2 v2, #committed, report now
             b: end -> nothing
             page s -> bound w0/2 v2
             report -> [slot w1/5 failed x1: Connection, failed r1 hold 9, committed r2 hold 10 w0/2 v2] load []

@@ -37,7 +37,7 @@ fn a_last_turn_releases_its_binding_when_it_ends_and_not_before() {
             load -> 0
             b: head session=s -> pause, ask
             b: route held w0 rank 3 v4 hold 9 -> put held w0/3 v4, #routed_held, resume, to worker-w0 rank 3
-            b: answer 200 -> put bound w0/3 v4, #committed
+            b: answer 200 -> put bound w0/3 v4, #committed, report now
             b: end -> nothing
             page s -> bound w0/3 v4
         "#]],
@@ -209,7 +209,7 @@ fn both_halves_of_a_split_pool_are_released() {
         expect![[r#"
             head session=s -> pause, ask + prefill r2
             route held wd0 rank 3 v1 hold 9 + held wp1 rank 7 v2 hold 10 -> put held wp1/7 v2, put held wd0/3 v1, #routed_held, resume, to worker-wd0 rank 3, prefill at 10.0.1.2:80 rank 3
-            answer 200 -> put bound wp1/7 v2, #committed, put bound wd0/3 v1, #committed
+            answer 200 -> put bound wp1/7 v2, #committed, report now, put bound wd0/3 v1, #committed
             end -> nothing
             report -> [committed r2 hold 10 wp1/7 v2, committed r1 hold 9 wd0/3 v1] load []
             head session=s x-session-final=1 -> continue, #pinned, to worker-wd0 rank 3, prefill at 10.0.1.2:80 rank 3
@@ -228,7 +228,7 @@ fn both_halves_of_a_split_pool_are_released() {
             report -> [slot wd0/3 failed x1: Status5xx, failed r3 hold 11, released v4] load []
             c: head session=u x-session-final=1 -> pause, ask + prefill r6
             c: route held wd0 rank 3 v5 hold 12 + held wp1 rank 7 v6 hold 13 -> put held wp1/7 v6, put held wd0/3 v5, #routed_held, resume, to worker-wd0 rank 3, prefill at 10.0.1.2:80 rank 3
-            c: answer 200 -> put bound wp1/7 v6, #committed, put bound wd0/3 v5, #committed
+            c: answer 200 -> put bound wp1/7 v6, #committed, report now, put bound wd0/3 v5, #committed, report now
             c: end -> put gone v5, #released, report now, put gone v6, #released, report now
             page u@decode -> gone v5
             page u@prefill -> gone v6

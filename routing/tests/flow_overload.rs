@@ -298,7 +298,7 @@ fn a_soft_session_asks_instead_and_moves() {
         expect![[r#"
             head session=session-1 -> pause, ask cached w1/5 v3
             route held w0 v4 hold 9 -> put held w0 v4, #routed_held, resume, to worker-w0
-            answer 200 -> put bound w0 v4, #committed
+            answer 200 -> put bound w0 v4, #committed, report now
             end -> nothing
             page session-1 -> bound w0 v4
             head session=session-1 -> pause, ask cached w0 v4 unsent [committed r2 hold 9 w0 v4]

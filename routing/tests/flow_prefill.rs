@@ -35,7 +35,7 @@ fn one_question_holds_both_halves_and_one_answer_commits_both() {
             page s@prefill -> held wp1/7 v2
             load wp1 -> 1
             load wd0 -> 1
-            answer 200 -> put bound wp1/7 v2, #committed, put bound wd0/3 v1, #committed
+            answer 200 -> put bound wp1/7 v2, #committed, report now, put bound wd0/3 v1, #committed
             load wp1 -> 0
             load wd0 -> 1
             end -> nothing
@@ -97,7 +97,7 @@ fn where_one_half_is_unknown_one_question_asks_what_is_needed() {
         expect![[r#"
             head session=s -> pause, ask cached wd0/3 v1 + prefill r4
             route bound wd0 rank 3 v1 + held wp0 rank 2 v5 hold 7 -> put held wp0/2 v5, put bound wd0/3 v1 (no change), #routed_bound, resume, to worker-wd0 rank 3, prefill at 10.0.1.1:80 rank 2
-            answer 200 -> put bound wp0/2 v5, #committed
+            answer 200 -> put bound wp0/2 v5, #committed, report now
             end -> nothing
             report -> [committed r4 hold 7 wp0/2 v5] load []
         "#]],
@@ -108,7 +108,7 @@ fn where_one_half_is_unknown_one_question_asks_what_is_needed() {
         expect![[r#"
             head session=s -> pause, ask
             route held wd1 rank 6 v5 hold 7 -> put held wd1/6 v5, #routed_held, resume, to worker-wd1 rank 6, prefill at 10.0.1.2:80 rank 3
-            answer 200 -> put bound wd1/6 v5, #committed
+            answer 200 -> put bound wd1/6 v5, #committed, report now
             end -> nothing
             report -> [committed r3 hold 7 wd1/6 v5] load []
             page s@prefill -> bound wp1/7 v2
@@ -164,7 +164,7 @@ fn behind_a_pools_cluster_a_pinned_answer_commits_the_prefill_half() {
             head session=s -> pause, ask + prefill r2
             route bound wd0 rank 3 v1 + held wp1 rank 7 v2 hold 10 -> put held wp1/7 v2, put bound wd0/3 v1, #routed_bound, resume, to pool-chat [10.0.0.1:80,10.0.0.2:80], prefill at 10.0.1.2:80 rank 3
             try wd0 200 -> rank 3
-            answer 200 -> put bound wp1/7 v2, #committed
+            answer 200 -> put bound wp1/7 v2, #committed, report now
             load wp1 -> 0
             end -> nothing
             page s@prefill -> bound wp1/7 v2

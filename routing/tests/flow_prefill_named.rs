@@ -32,12 +32,12 @@ fn a_first_turn_names_one_half_or_both_and_is_served_exactly_there() {
         expect![[r#"
             head session=s x-rankpin-prefill-worker=wp0 x-rankpin-prefill-rank=1 -> pause, ask + prefill r2 at wp0/1
             route held wd0 rank 3 v1 hold 9 + held wp0 rank 1 v2 hold 10 -> put held wp0/1 v2, put held wd0/3 v1, #routed_held, resume, to worker-wd0 rank 3, prefill at 10.0.1.1:80 rank 1
-            answer 200 -> put bound wp0/1 v2, #committed, put bound wd0/3 v1, #committed
+            answer 200 -> put bound wp0/1 v2, #committed, report now, put bound wd0/3 v1, #committed
             end -> nothing
             page s@prefill -> bound wp0/1 v2
             b: head session=t x-rankpin-prefill-worker=wp0 x-rankpin-decode-worker=wd1 x-rankpin-decode-rank=6 -> pause, ask + prefill r4 at wp0
             b: route held wd1 rank 6 v3 hold 11 + held wp1 rank 7 v4 hold 12 -> put held wd1/6 v3, #routed_held, resume, to worker-wd1 rank 6, prefill at 10.0.1.1:80 rank 1
-            b: answer 200 -> put bound wp0/1 v5@101, #committed, put bound wd1/6 v3, #committed
+            b: answer 200 -> put bound wp0/1 v5@101, #committed, put bound wd1/6 v3, #committed, report now
             b: end -> nothing
             load -> 0
             report -> [committed r2 hold 10 wp0/1 v2, committed r1 hold 9 wd0/3 v1, committed r4 wp0/1 v5@101, committed r3 hold 11 wd1/6 v3] load []

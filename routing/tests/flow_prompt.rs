@@ -321,7 +321,7 @@ fn a_session_bound_while_its_body_came_is_pinned() {
             d: body {} -> pause, ask prompt /v1/chat/completions {} within 250
             d: route held w0 rank 1 v2 hold 3 -> put held w0/1 v2, #routed_held, resume, to worker-w0 rank 1
             c: body {} -> continue, #joined, to worker-w0 rank 1
-            d: answer 200 -> put bound w0/1 v2, #committed
+            d: answer 200 -> put bound w0/1 v2, #committed, report now
             c: end -> #rolled_back, report now
             d: end -> nothing
             report -> [committed r1 hold 9 w1/5 v1, ended r1, committed r2 hold 3 w0/1 v2, failed r3, ended r2] load []

@@ -47,7 +47,7 @@ fn a_first_turn_is_told_of_once_it_is_bound() {
         head session=s -> pause, ask
         route held w1 rank 5 v3 hold 9 -> put held w1/5 v3, #routed_held, resume, to worker-w1 rank 5
         tick -> nothing
-        answer 200 -> put bound w1/5 v3, #committed
+        answer 200 -> put bound w1/5 v3, #committed, report now
         tick -> nothing
         tick -> put bound w1/5 v3
         report -> [committed r1 hold 9 w1/5 v3, touched v3] load [w1/5x1]

@@ -68,7 +68,7 @@ fn past_the_margin_the_service_decides() {
             end -> nothing
             b: head session=s -> pause, ask cached w1 v1
             b: route held w0 v2 hold 5 -> put held w0 v2, #routed_held, resume, to worker-w0
-            b: answer 200 -> put bound w0 v2, #committed
+            b: answer 200 -> put bound w0 v2, #committed, report now
             b: end -> nothing
             page s -> bound w0 v2
             c: head session=s -> continue, #pinned, to worker-w0

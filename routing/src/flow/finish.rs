@@ -355,6 +355,10 @@ pub(super) fn commit(
         version: pending.version,
     });
     out.push(Effect::Count(Counter::Committed));
+    // In place of another binding: Envoys that have that one send turns to a cache that grows no more. Placed alone, nobody listens.
+    if pending.version.seq > 1 && pending.hold.is_some() {
+        out.push(Effect::ReportNow);
+    }
     as_chosen
 }
 

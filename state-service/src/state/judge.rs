@@ -64,6 +64,14 @@ impl Asked<'_> {
         self.session.filter(|_| pins(&self.pool))
     }
 
+    /// The VM that asks, if it is known.
+    pub(super) const fn vm(&self) -> Option<VmId> {
+        match self.seat {
+            Seat::Of(vm) => Some(vm),
+            Seat::New | Seat::Full => None,
+        }
+    }
+
     /// Only the slot in the answer will do.
     pub(super) fn is_exact(&self) -> bool {
         self.named.is_some() || self.pool.policy == Policy::Direct

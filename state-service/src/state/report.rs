@@ -35,7 +35,7 @@ impl State {
         self.counters.vms_refused += u64::from(vm.is_none());
         vm.into_iter().for_each(|vm| self.vms.told_by_itself(now, vm));
         let freshness =
-            vm.map_or(Freshness::Newer, |vm| self.take_in_flight(vm, report.seq, &report.in_flight));
+            vm.map_or(Freshness::Newer, |vm| self.take_in_flight(now, vm, report.seq, &report.in_flight));
         self.counters.reports_old += u64::from(freshness == Freshness::Old);
         let dropped = report.entries.len().saturating_sub(REPORT_ENTRIES_MAX);
         self.counters.report_entries_dropped += u64::try_from(dropped).unwrap_or(u64::MAX);
@@ -48,7 +48,13 @@ impl State {
         }
     }
 
-    pub(super) fn take_in_flight(&mut self, vm: VmId, seq: u64, in_flight: &[InFlight]) -> Freshness {
+    pub(super) fn take_in_flight(
+        &mut self,
+        now: Timestamp,
+        vm: VmId,
+        seq: u64,
+        in_flight: &[InFlight],
+    ) -> Freshness {
         let mut slots: BTreeMap<Slot, u32> = BTreeMap::new();
         for entry in in_flight.iter().take(IN_FLIGHT_SLOTS_MAX) {
             let count = slots.entry(self.slot_of(&entry.target)).or_default();
@@ -57,7 +63,7 @@ impl State {
         let dropped = in_flight.len().saturating_sub(IN_FLIGHT_SLOTS_MAX);
         self.counters.in_flight_dropped += u64::try_from(dropped).unwrap_or(u64::MAX);
         self.load_changed = true;
-        self.vms.report(vm, seq, slots.into_iter().collect(), &mut self.workers)
+        self.vms.report(now, vm, seq, slots.into_iter().collect(), &mut self.workers)
     }
 
     /// A target as it is kept; also for workers that are not declared (yet).

@@ -262,7 +262,7 @@ impl State {
             Note::Load { caller, seq, in_flight } => {
                 let vm = self.vms.told_of(now, &caller, self.config.limits.vms_max);
                 self.counters.vms_refused += u64::from(vm.is_none());
-                let taken = vm.map(|vm| self.take_in_flight(vm, seq, &in_flight));
+                let taken = vm.map(|vm| self.take_in_flight(now, vm, seq, &in_flight));
                 self.counters.reports_old += u64::from(taken == Some(Freshness::Old));
                 vm.into_iter().for_each(|vm| self.vms.told_by_another(vm, seq));
             }

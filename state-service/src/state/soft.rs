@@ -20,12 +20,15 @@ impl State {
         moving.is_none() && self.carries(asked, bound)
     }
 
-    /// Whether the bound slot is good enough, compared with the best worker that takes new sessions.
+    /// Whether the bound slot is good enough, compared with the best worker that takes new sessions. What other VMs have there counts
+    /// once it stands: it is known a tick late or two, with every turn that has ended meanwhile, this session's last one perhaps. A
+    /// prompt that is paid anew is not worth such a guess.
     fn carries(&self, asked: &Asked, bound: Bound) -> bool {
         let field = self.field(asked, Some(bound.slot));
         let Some(best) = field.best_load() else { return true };
         self.workers.by_hash(bound.slot.worker).is_some_and(|worker| {
-            let load = worker.load_at(asked.now);
+            let unsettled = self.vms.unsettled(asked.now, worker.hash, asked.vm());
+            let load = worker.load_at(asked.now).saturating_sub(unsettled);
             let busy = worker.is_overloaded(bound.slot) && !field.all_overloaded;
             worker.state() != WorkerState::Suspect
                 && !busy

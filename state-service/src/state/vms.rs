@@ -16,6 +16,10 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct VmId(u64);
 
+/// A VM tells its counts this often while they change (`tick_ms`, and the way to another replica): what a last report has and none
+/// followed for so long still is.
+const STANDS_AFTER: Millis = Millis(250);
+
 /// Whether a report's numbers are the newest of their VM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Freshness {
@@ -40,6 +44,10 @@ struct Vm {
     seq: Option<u64>,
     /// Sorted by slot, one entry each.
     in_flight: Vec<(Slot, u32)>,
+    /// The same of the report before.
+    before: Vec<(Slot, u32)>,
+    /// When the last report came.
+    counted: Timestamp,
     /// Oldest first.
     reservations: VecDeque<Reservation>,
     /// Requests that ended before their route came, oldest first.
@@ -108,6 +116,7 @@ impl Vms {
     /// Takes a VM's absolute counts, unless newer ones are known. They cover every choice made for it before.
     pub(super) fn report(
         &mut self,
+        now: Timestamp,
         id: VmId,
         seq: u64,
         in_flight: Vec<(Slot, u32)>,
@@ -119,10 +128,19 @@ impl Vms {
         }
         vm.seq = Some(seq);
         vm.changed |= vm.in_flight != in_flight;
+        let before = vm.in_flight.clone();
         vm.take_out(workers);
-        vm.in_flight = in_flight;
+        (vm.before, vm.in_flight, vm.counted) = (before, in_flight, now);
         vm.put_in(workers);
         Freshness::Newer
+    }
+
+    /// Requests on a worker of which only the last report of their VM knows, `of`'s own aside: they may be over long before another
+    /// one tells.
+    pub(super) fn unsettled(&self, now: Timestamp, worker: u64, of: Option<VmId>) -> u64 {
+        let others = self.vms.iter().filter(|(id, _)| of != Some(**id));
+        let recent = others.filter(|(_, vm)| now.since(vm.counted) < STANDS_AFTER);
+        recent.map(|(_, vm)| on(&vm.in_flight, worker).saturating_sub(on(&vm.before, worker))).sum()
     }
 
     /// Counts a choice until a report covers it; true when an older one had to go for it.
@@ -267,6 +285,8 @@ impl Vm {
             here: None,
             seq: None,
             in_flight: Vec::new(),
+            before: Vec::new(),
+            counted: seen,
             reservations: VecDeque::new(),
             over: VecDeque::new(),
             reported: None,
@@ -296,6 +316,13 @@ impl Vm {
             change(workers, oldest.slot, |load| load.give_back(oldest.slot));
         }
     }
+}
+
+/// Requests on a worker, of counts sorted by slot.
+fn on(counts: &[(Slot, u32)], worker: u64) -> u64 {
+    let from = counts.partition_point(|(slot, _)| slot.worker < worker);
+    let there = counts.iter().skip(from).take_while(|(slot, _)| slot.worker == worker);
+    there.map(|(_, count)| u64::from(*count)).sum()
 }
 
 /// A worker that is not declared has no load; it gets what there is when it is declared.
