@@ -232,6 +232,15 @@ impl Bootstrap {
         })
     }
 
+    /// Neither a connection nor a body's next bytes are given up because a machine was slow.
+    ///
+    /// # Errors
+    /// No cluster has a limit for connections, or no plugin configuration is JSON.
+    pub fn patient(&mut self) -> Result<()> {
+        self.replace("connect_timeout", &json!("20s"))?;
+        self.plugin(|config| config["session"]["body_wait_ms"] = json!(20_000))
+    }
+
     /// The listener of callers who may steer: their headers are left alone by the native stripping, and read by the filter.
     ///
     /// # Errors

@@ -10,6 +10,7 @@ pub mod client;
 pub mod engine;
 pub mod envoy;
 pub mod h2;
+pub mod held;
 pub mod kept;
 pub mod page;
 pub mod prometheus;

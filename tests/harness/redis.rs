@@ -7,14 +7,14 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU16, Ordering};
 
 use anyhow::{Result, bail};
-use redis::{Client, Cmd, FromRedisValue, ToRedisArgs};
+use redis::{AsyncConnectionConfig, Client, Cmd, FromRedisValue, ToRedisArgs};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use crate::artifacts;
 use crate::child::Child;
 use crate::scratch::Scratch;
-use crate::wait::wait_for;
+use crate::wait::{PATIENCE, wait_for};
 
 /// Below the ports that systems give to clients: nobody takes ours while the server is restarted.
 const PORTS: std::ops::Range<u16> = 20_000..30_000;
@@ -134,7 +134,10 @@ impl Redis {
     /// # Errors
     /// It does not answer, or with an error, or not in the shape asked for.
     pub async fn command<T: FromRedisValue>(&self, words: &[impl ToRedisArgs]) -> Result<T> {
-        let mut connection = Client::open(self.url())?.get_multiplexed_async_connection().await?;
+        let config = AsyncConnectionConfig::new();
+        let config = config.set_connection_timeout(Some(PATIENCE)).set_response_timeout(Some(PATIENCE));
+        let client = Client::open(self.url())?;
+        let mut connection = client.get_multiplexed_async_connection_with_config(&config).await?;
         let mut command = Cmd::new();
         for word in words {
             command.arg(word);

@@ -14,6 +14,7 @@ use crate::artifacts;
 use crate::child::Child;
 use crate::client::Slot;
 use crate::engine::Engine;
+use crate::held::Held;
 use crate::prometheus;
 use crate::wait::wait_for;
 
@@ -80,6 +81,8 @@ pub struct Service {
     http: reqwest::Client,
     folder: PathBuf,
     plan: ServicePlan,
+    /// Its ports while it is away.
+    held: Vec<Held>,
 }
 
 /// An answer of the control API.
@@ -100,7 +103,8 @@ impl Service {
         let free = SocketAddr::from(([127, 0, 0, 1], 0));
         let (child, data, control) = launch(folder, plan, [free, free]).await?;
         let http = reqwest::Client::builder().no_proxy().timeout(TIMEOUT).build()?;
-        Ok(Self { child, data, control, http, folder: folder.to_path_buf(), plan: plan.clone() })
+        let (folder, plan) = (folder.to_path_buf(), plan.clone());
+        Ok(Self { child, data, control, http, folder, plan, held: Vec::new() })
     }
 
     /// Kills it, as a crash would, and starts it again at the same addresses with the same files.
@@ -108,7 +112,7 @@ impl Service {
     /// # Errors
     /// As [`Service::start`].
     pub async fn restart(&mut self) -> Result<()> {
-        self.child.kill();
+        self.kill();
         self.start_again().await
     }
 
@@ -172,9 +176,10 @@ impl Service {
         self.child.output()
     }
 
-    /// Kills it, as a crash would.
+    /// Kills it, as a crash would. Its ports stay its own, for it to come back to or for somebody else who is told of them.
     pub fn kill(&mut self) {
         self.child.kill();
+        self.held = [self.data, self.control].into_iter().filter_map(Held::hold).collect();
     }
 
     /// Stops it in its tracks: connections stay, nothing is answered, its clock goes on.
@@ -209,13 +214,18 @@ impl Service {
         Ok(Said { status, body: serde_json::from_str(&text).unwrap_or(Value::Null) })
     }
 
-    /// Declares an engine as the worker of its name.
+    /// Declares an engine as the worker of its name. Replicas have taken it once their store has, which may be slow.
     ///
     /// # Errors
     /// The service refuses it.
     pub async fn register(&self, engine: &Engine) -> Result<()> {
-        let said =
-            self.call("PUT", &format!("/v1/workers/{}", engine.name()), Some(&engine.declaration())).await?;
+        let (path, declared) = (format!("/v1/workers/{}", engine.name()), engine.declaration());
+        let said = wait_for("the store to take a worker", async || {
+            let said = self.call("PUT", &path, Some(&declared)).await;
+            let is_late = self.plan.store.is_some() && said.as_ref().is_ok_and(|said| said.status == 500);
+            (!is_late).then_some(said)
+        });
+        let said = said.await??;
         ensure!((200..300).contains(&said.status), "worker {} is refused: {said:?}", engine.name());
         Ok(())
     }

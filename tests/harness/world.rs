@@ -105,7 +105,7 @@ impl WorldPlan {
         self
     }
 
-    /// Leaves the `route` deadline as shipped: for tests of the deadline itself, and for the demo.
+    /// Leaves the `route` deadline, and what else is given up after a while, as shipped: for tests of the deadline itself, and for the demo.
     #[must_use]
     pub fn shipped_deadline(mut self) -> Self {
         self.deadline_ms = None;
@@ -169,6 +169,7 @@ impl WorldPlan {
         world.point(&mut bootstrap)?;
         if let Some(ms) = self.deadline_ms {
             bootstrap.route_deadline(ms)?;
+            bootstrap.patient()?;
         }
         for edit in self.edits {
             edit(&mut bootstrap)?;
