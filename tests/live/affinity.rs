@@ -5,6 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use e2e::client::{Slot, Turn};
 use e2e::{EngineSpec, Numbering, Steering, World, WorldPlan};
 
+use crate::support::until_all_served;
+
 /// Keys whose ranks the design states, on a worker declaring ranks 4..7.
 const STATED: [(&str, u32); 3] = [("session-1", 5), ("conv-42", 6), ("s", 7)];
 const TURNS: usize = 3;
@@ -97,13 +99,13 @@ async fn without_a_session_there_is_no_rank_and_all_workers_serve() {
                 [EngineSpec::new("w0", 4), EngineSpec::new("w1", 4).from(4), EngineSpec::new("w2", 2)];
             let world = WorldPlan::new(steering, &engines).policy(policy).start().await.unwrap();
             let client = world.client();
-            let mut workers = BTreeSet::new();
-            for n in 0..60 {
-                workers.insert(served(&client.chat(None, &format!("question {n}")).await.unwrap()).worker);
-            }
-            assert_eq!(workers.len(), 3, "{steering:?}, {policy}: only {workers:?} served");
-            no_rank_header_anywhere(&world, 60).await;
-            assert_eq!(world.envoy().requests("session_key_missing").await.unwrap(), 60);
+            let asked = until_all_served(60, 3, async || {
+                served(&client.chat(None, "a question").await.unwrap()).worker
+            });
+            let asked = asked.await;
+            no_rank_header_anywhere(&world, asked).await;
+            let missing = world.envoy().requests("session_key_missing").await.unwrap();
+            assert_eq!(missing, asked as u64, "{steering:?}, {policy}");
         }
     }
 }

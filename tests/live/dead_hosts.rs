@@ -1,5 +1,7 @@
 //! Hosts that are gone, and come back: how often Envoy dials them, and what that costs turns that are not theirs.
 
+use std::time::Instant;
+
 use e2e::{EngineSpec, Steering, WorldPlan};
 
 use crate::support::{
@@ -15,17 +17,20 @@ async fn flapping_ten_times() {
         let plan = WorldPlan::new(steering, &three_engines()).probes_every_ms(100);
         let world = plan.start().await.unwrap();
         let client = world.client();
-        let mut unanswered = 0;
+        let (mut unanswered, mut slow) = (0, 0);
         for flap in 0..10 {
             refuses(&world, "w0").await;
+            let begun = Instant::now();
             for n in 0..6 {
                 let turn = client.chat(Some(&format!("flap-{n}")), "x").await.unwrap();
                 assert!([200, 503].contains(&turn.status), "{steering:?}, {flap}: {}", turn.status);
-                unanswered += usize::from(turn.status != 200);
+                unanswered += u64::from(turn.status != 200);
             }
+            // A filter remembers a refusal for a second: in each one more may meet it.
+            slow += begun.elapsed().as_secs();
             world.engine("w0").open().await.unwrap();
         }
-        let allowed = if steering == Steering::Endpoints { 0 } else { 10 };
+        let allowed = if steering == Steering::Endpoints { 0 } else { 10 + slow };
         assert!(unanswered <= allowed, "{steering:?}: {unanswered} of 60 turns failed");
         state(&world, "w0", "ready").await;
         nothing_in_flight(&world).await;

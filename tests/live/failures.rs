@@ -1,6 +1,8 @@
 //! What becomes of a bound session's turn when its worker fails, row by row of the failure table, and what becomes of its
 //! binding: in both steering modes, since only endpoints steering can serve the same turn elsewhere.
 
+use std::time::{Duration, Instant};
+
 use e2e::client::{Slot, send};
 use e2e::raw::Raw;
 use e2e::{Client, Steering, World, WorldPlan, wait_for};
@@ -8,8 +10,13 @@ use serde_json::Value;
 
 use crate::support::{
     BOTH, asked, binding, bound_to, comes_home, in_flight, nothing_in_flight, rank_is_its_own, refuses,
-    stream, streamed_by, streaming, three_engines, turn, unprobed,
+    served, stream, streamed_by, streaming, three_engines, turn, unprobed,
 };
+
+/// For so long a filter remembers that nobody could be reached at a worker.
+const REMEMBERED: Duration = Duration::from_secs(1);
+/// A turn, and a look at what became of it, that took this long.
+const SLOW: Duration = Duration::from_millis(300);
 
 /// F1, the first half. Under cluster steering a turn can only go to its own worker: one turn pays, the next ones do not.
 #[tokio::test]
@@ -20,8 +27,10 @@ async fn killed() {
         let (key, home) = bound_to(&world, "w0").await;
         let client = world.client();
         world.engines[0].kill();
-        let mut failed = 0;
+        let (mut failed, mut slow, mut begun) = (0, 0, Instant::now());
         wait_for("the session to be bound elsewhere", async || {
+            slow += usize::from(begun.elapsed() >= SLOW);
+            begun = Instant::now();
             let turn = client.chat(Some(&key), "again").await.unwrap();
             if turn.status == 200 {
                 let slot = turn.slot().unwrap();
@@ -35,7 +44,8 @@ async fn killed() {
         })
         .await
         .unwrap();
-        let allowed = if steering == Steering::Endpoints { 0 } else { 1 };
+        // Who is so slow that the filter has forgotten it, or the service not heard of it, meets it again.
+        let allowed = if steering == Steering::Endpoints { 0 } else { 1 + slow };
         assert!(failed <= allowed, "{steering:?}: {failed} turns failed");
         let moved = turn(&client, &key).await;
         assert_eq!(moved.worker, binding(&world, &key).await.worker);
@@ -104,10 +114,18 @@ async fn refusing() {
         let before = binding(&world, &key).await;
         refuses(&world, "w0").await;
         let client = world.client();
+        let mut paid = Instant::now();
         if steering == Steering::Cluster {
             assert_eq!(client.chat(Some(&key), "one pays").await.unwrap().status, 503);
         }
-        let away = turn(&client, &key).await;
+        let away = loop {
+            let next = client.chat(Some(&key), "the next does not").await.unwrap();
+            if steering == Steering::Endpoints || next.status != 503 || paid.elapsed() < REMEMBERED {
+                break served(&next);
+            }
+            // It came so late that it was the first to pay again.
+            paid = Instant::now();
+        };
         assert_ne!(away.worker, home.worker, "{steering:?}");
         rank_is_its_own(&world, &away).await;
         world.engine("w0").open().await.unwrap();

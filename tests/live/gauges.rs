@@ -86,7 +86,7 @@ async fn timed_out() {
 }
 
 async fn times_out(steering: Steering) {
-    let world = unprobed(steering).edit(|config| config.idle_after("4s")).start().await.unwrap();
+    let world = unprobed(steering).edit(|config| config.idle_after("10s")).start().await.unwrap();
     let (key, _) = bound_to(&world, "w0").await;
     world.engine("w0").fault("hang", Some(4)).await.unwrap();
     let client = world.client();

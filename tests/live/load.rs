@@ -34,7 +34,7 @@ async fn slow_fleet(steering: Steering, workers: usize, envoys: usize, policy: &
     let engines: Vec<EngineSpec> = (0..workers).map(|n| EngineSpec::new(&format!("w{n}"), 1)).collect();
     let world = WorldPlan::new(steering, &engines).policy(policy).envoys(envoys).start().await.unwrap();
     for engine in &world.engines {
-        engine.fault("slow=1500", None).await.unwrap();
+        engine.fault("slow=6000", None).await.unwrap();
     }
     world
 }
@@ -133,7 +133,7 @@ async fn draining_with_a_deadline() {
     let world = unprobed(Steering::Cluster).start().await.unwrap();
     let (key, home) = bound_to(&world, "w0").await;
     let client = world.client();
-    let body = json!({"deadline_s": 4}).to_string();
+    let body = json!({"deadline_s": 12}).to_string();
     let said = world.service.call("POST", "/v1/workers/w0/drain", Some(&body)).await.unwrap();
     assert_eq!(said.status, 200, "{said:?}");
     state(&world, "w0", "draining").await;

@@ -60,7 +60,7 @@ async fn keys_in_bodies_keep_both_halves() {
     let world = split_world(json!({})).await;
     let client = Client::fresh_connections(world.envoy().address()).unwrap();
     let mut used = BTreeSet::new();
-    for n in 0..10 {
+    for n in 0..20 {
         let key = format!("both-{n}");
         let first = halves(&client, &key).await;
         for _ in 0..3 {

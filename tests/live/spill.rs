@@ -10,12 +10,12 @@ use crate::support::{
 /// C4: away, and back when the time the engine asked for is over.
 #[tokio::test]
 async fn too_many_requests() {
-    tokio::join!(busy(Steering::Cluster, "429=2", 429), busy(Steering::Endpoints, "429=2", 429));
+    tokio::join!(busy(Steering::Cluster, "429=8", 429), busy(Steering::Endpoints, "429=8", 429));
 }
 
 #[tokio::test]
 async fn unavailable_with_retry_after() {
-    let fault = "503-retry-after=2";
+    let fault = "503-retry-after=8";
     tokio::join!(busy(Steering::Cluster, fault, 503), busy(Steering::Endpoints, fault, 503));
 }
 
@@ -33,10 +33,10 @@ async fn busy(steering: Steering, fault: &str, status: u16) {
         assert_ne!(heard.slot().unwrap().worker, "w0");
     } else {
         assert_eq!(heard.status, status);
-        assert_eq!(heard.header("retry-after"), Some("2"), "the client is not told when to come again");
+        assert_eq!(heard.header("retry-after"), Some("8"), "the client is not told when to come again");
     }
     let seen = asked(&world, "w0").await;
-    // The worker's own word holds for two seconds: a second turn does not even ask.
+    // The worker's own word holds for eight seconds: a second turn does not even ask.
     let spilled = world.envoy().requests("spilled").await.unwrap();
     let away = turn(&client, &key).await;
     assert_ne!(away.worker, "w0", "{steering:?}, {fault}");
@@ -57,7 +57,7 @@ async fn one_rank_busy_is_not_its_worker() {
     let (busy, home) = bound_to(&world, "w0").await;
     let (other, beside) = loop_until_other_rank(&world, &home).await;
     let client = world.client();
-    world.engine("w0").fault("429=5", Some(1)).await.unwrap();
+    world.engine("w0").fault("429=10", Some(1)).await.unwrap();
     client.chat(Some(&busy), "now?").await.unwrap();
     assert_ne!(turn(&client, &busy).await.worker, "w0", "{steering:?}");
     assert_eq!(turn(&client, &other).await, beside, "{steering:?}: the whole worker was avoided");
@@ -103,7 +103,7 @@ async fn all_are_busy() {
     let world = unprobed(steering).start().await.unwrap();
     let (key, _) = bound_to(&world, "w0").await;
     for engine in &world.engines {
-        engine.fault("429=5", None).await.unwrap();
+        engine.fault("429=10", None).await.unwrap();
     }
     let client = world.client();
     for _ in 0..6 {

@@ -1,5 +1,6 @@
 //! What several themes need: worlds, sessions bound to a certain worker, what the service says of them, streams held open.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use anyhow::Result;
@@ -77,6 +78,23 @@ pub(crate) async fn unknown(world: &World, key: &str) {
     })
     .await
     .unwrap();
+}
+
+/// Requests that one by one are served by a worker: so many, and as many more as it takes until each of `count` workers served; how many
+/// there were. Who draws by chance may leave one out for a while, but not of two thousand.
+pub(crate) async fn until_all_served(
+    least: usize,
+    count: usize,
+    mut one: impl AsyncFnMut() -> String,
+) -> usize {
+    let mut workers = BTreeSet::new();
+    for n in 0..2_000 {
+        if n >= least && workers.len() == count {
+            return n;
+        }
+        workers.insert(one().await);
+    }
+    panic!("only {workers:?} served");
 }
 
 /// Asserts that the last request `slot`'s worker saw carried the rank that served, or none where there is but one.

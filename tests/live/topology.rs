@@ -189,9 +189,19 @@ async fn round(world: &World, n: u16) {
     told(world, 1).await;
 }
 
+/// All names but those of what the service answered, by status: a slow answer is another one, and has nothing to do with workers.
 async fn statistics(world: &World) -> BTreeSet<String> {
     let text = world.envoy().admin("/stats").await.unwrap();
-    text.lines().filter_map(|line| line.split_once(": ")).map(|(name, _)| name.to_owned()).collect()
+    let names = text.lines().filter_map(|line| line.split_once(": ")).map(|(name, _)| name.to_owned());
+    names.filter(|name| !is_status_of_service(name)).collect()
+}
+
+/// `cluster.rankpin-service.[internal.]upstream_rq_504` and `…_5xx`.
+fn is_status_of_service(name: &str) -> bool {
+    let status = name.rsplit_once(".upstream_rq_").map_or("", |(_, status)| status);
+    name.starts_with("cluster.rankpin-service.")
+        && status.len() == 3
+        && status.starts_with(|c: char| c.is_ascii_digit())
 }
 
 async fn declare(world: &World, id: &str, address: String) {

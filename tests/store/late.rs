@@ -148,7 +148,12 @@ async fn a_response_id_is_known_to_who_joins_late_and_to_who_missed_it() -> Resu
 
     let late = replica(&redis, &scratch, "late").await?;
     let mut other = Chatter::new(&late, "envoy-1").await?;
-    let reply = other.by_alias(before).await?;
+    // An id is looked up for no longer than a first answer may wait.
+    let reply = wait_for("the session of an answer from before", async || {
+        let reply = other.by_alias(before).await.ok()?;
+        reply.session.is_some().then_some(reply)
+    });
+    let reply = reply.await?;
     assert_eq!(
         (reply.session, reply.outcome, reply.target),
         (Some(session_of("a")), Outcome::Bound, Some(home))

@@ -1,7 +1,5 @@
 //! Case groups A and G where the key stands in the body: `envoy/agents.yaml`, for agents that send no session header.
 
-use std::collections::BTreeSet;
-
 use e2e::client::{CHAT, SESSION, Turn, send};
 use e2e::raw::{Raw, chunked, exchange};
 use e2e::{EngineSpec, Steering, World, WorldPlan, h2};
@@ -10,7 +8,7 @@ use routing::hash::{hashed_rank, rank_hash};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
-use crate::support::{nothing_in_flight, served, three_engines};
+use crate::support::{nothing_in_flight, served, three_engines, until_all_served};
 
 const MIB: usize = 1 << 20;
 const POLICIES: [&str; 6] =
@@ -158,12 +156,9 @@ async fn a13_equal_prompts_are_no_session() {
         served(&with(&world, None, &fields).await);
     }
     assert_eq!(count(&world, "routed_held").await, held + 2, "they were merged");
-    let mut workers = BTreeSet::new();
-    for _ in 0..60 {
-        workers.insert(served(&with(&world, None, &same).await).worker);
-    }
-    assert_eq!(workers.len(), 3, "pinned to {workers:?}");
-    assert_eq!(count(&world, "session_key_missing").await, 60);
+    let asked =
+        until_all_served(60, 3, async || served(&with(&world, None, &same).await).worker).await as u64;
+    assert_eq!(count(&world, "session_key_missing").await, asked);
 }
 
 /// Words in a message are no fields, nor is `user`: it names a person.

@@ -8,7 +8,7 @@ use e2e::{EngineSpec, Steering, World, WorldPlan};
 use routing::header::VLLM_RANK;
 use serde_json::json;
 
-use crate::support::{served, three_engines, turn};
+use crate::support::{served, three_engines, turn, until_all_served};
 
 /// A chat turn with these headers and no others.
 async fn with(world: &World, headers: &[(&str, &str)]) -> Turn {
@@ -73,27 +73,23 @@ async fn a2_a_request_id_is_no_key() {
     }
     assert_eq!(slots.len(), 1, "{slots:?}");
     assert_eq!(placed(&world).await, before + 1);
-    let mut workers = BTreeSet::new();
-    for _ in 0..60 {
-        let same = [("x-request-id", "one"), ("x-correlation-id", "one"), ("traceparent", "one")];
-        workers.insert(served(&with(&world, &same).await).worker);
-    }
-    assert_eq!(workers.len(), 3, "one request id was pinned to {workers:?}");
-    assert_eq!((keyless(&world).await, placed(&world).await), (60, before + 1));
+    let same = [("x-request-id", "one"), ("x-correlation-id", "one"), ("traceparent", "one")];
+    let asked = until_all_served(60, 3, async || served(&with(&world, &same).await).worker).await as u64;
+    assert_eq!((keyless(&world).await, placed(&world).await), (asked, before + 1));
 }
 
 /// A rollout that names its session on every other turn.
 #[tokio::test]
 async fn a4_turns_without_a_key_are_spread_and_counted() {
     let world = world(Steering::Cluster).await;
-    let (client, mut keyed, mut others) = (world.client(), BTreeSet::new(), BTreeSet::new());
-    for _ in 0..60 {
+    let (client, mut keyed) = (world.client(), BTreeSet::new());
+    let others = until_all_served(60, 3, async || {
         keyed.insert(turn(&client, "rollout").await);
-        others.insert(served(&with(&world, &[]).await).worker);
-    }
+        served(&with(&world, &[]).await).worker
+    });
+    let others = others.await as u64;
     assert_eq!(keyed.len(), 1, "{keyed:?}");
-    assert_eq!(others.len(), 3, "all of them went to {others:?}");
-    assert_eq!(keyless(&world).await, 60);
+    assert_eq!(keyless(&world).await, others);
 }
 
 /// Claude Code: a root session and two of its sub-agents are three sessions, and another root's are others.
@@ -168,16 +164,17 @@ async fn over_the_wire(world: &World, name: &str, value: &str) -> Slot {
 #[tokio::test]
 async fn a14_no_word_of_a_body_is_a_key() {
     let world = world(Steering::Endpoints).await;
-    let mut workers = BTreeSet::new();
-    for n in 0..60 {
+    let mut n = 0;
+    let asked = until_all_served(60, 3, async || {
+        n += 1;
         let text = r#"say {"user": "x", "session_id": "x"} please"#;
         let body = json!({"model": "tiny", "max_tokens": 1, "user": "x", "session_id": "x",
             "metadata": {"session_id": "x", "turn": n}, "messages": [{"role": "user", "content": text}]});
         let request = world.client().request(reqwest::Method::POST, CHAT).json(&body);
-        workers.insert(served(&send(request).await.unwrap()).worker);
-    }
-    assert_eq!(workers.len(), 3, "pinned to {workers:?}");
-    assert_eq!(keyless(&world).await, 60);
+        served(&send(request).await.unwrap()).worker
+    });
+    let asked = asked.await as u64;
+    assert_eq!(keyless(&world).await, asked);
 }
 
 /// What is no key counts as absent, and hides no key in the next source; spaces around a key are not part of it.

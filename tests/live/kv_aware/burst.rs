@@ -66,7 +66,7 @@ async fn b10_sixteen_agents_without_keys_are_not_all_on_one_rank() {
     let system = json!({"role": "system", "content": words(3, 1500)});
     let mut talks: Vec<Vec<Value>> = vec![vec![system]; 16];
     for engine in &world.engines {
-        engine.fault("slow=300", None).await.unwrap();
+        engine.fault("slow=3000", None).await.unwrap();
     }
     let (mut found, mut asked) = (0, 0);
     for turn in 0..4 {
