@@ -200,7 +200,9 @@ async fn a_reachable_listener_is_served_with_a_token() {
 #[tokio::test]
 async fn a_signal_makes_it_unready_answers_watchers_and_ends_in_time() {
     let dir = tempfile::tempdir().unwrap();
-    let mut service = Rankpin::start(dir.path(), &["--probe-interval-ms", "0"]).await;
+    let notice = ["--drain-notice-ms", "3000"];
+    let mut service =
+        Rankpin::start(dir.path(), &[&["--probe-interval-ms", "0"], &notice[..]].concat()).await;
     service.put("w", &json!({"endpoints": [{"address": "127.0.0.1:9"}]})).await;
     let readyz = format!("{}/readyz", service.control);
     assert_eq!(client().get(&readyz).send().await.unwrap().status().as_u16(), 200);
@@ -220,7 +222,7 @@ async fn a_signal_makes_it_unready_answers_watchers_and_ends_in_time() {
 
     service.signal(libc::SIGTERM);
     let begun = Instant::now();
-    let answered = tokio::time::timeout(Duration::from_secs(4), watching).await.unwrap().unwrap().unwrap();
+    let answered = tokio::time::timeout(PATIENCE, watching).await.unwrap().unwrap().unwrap();
     assert_eq!(answered.status().as_u16(), 200, "the long poll is answered, not cut");
     let unready = until("not ready", || async {
         // Refused means it ended already: the notice is long enough for that not to happen here.
@@ -229,26 +231,36 @@ async fn a_signal_makes_it_unready_answers_watchers_and_ends_in_time() {
     });
     assert_eq!(unready.await, 503);
     assert!(service.ended().await.success());
-    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+    // Not when the long poll would have ended.
+    assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
+}
+
+/// A request whose body does not come to its end.
+async fn stuck(service: &Rankpin) -> tokio::net::TcpStream {
+    use tokio::io::AsyncWriteExt;
+    let mut stream =
+        tokio::net::TcpStream::connect(service.data.trim_start_matches("http://")).await.unwrap();
+    stream.write_all(b"POST /v1/route HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\n{").await.unwrap();
+    stream
 }
 
 #[tokio::test]
 async fn a_stuck_request_does_not_hold_up_the_end() {
-    use tokio::io::AsyncWriteExt;
     let dir = tempfile::tempdir().unwrap();
     let mut service = Rankpin::start(dir.path(), &["--drain-notice-ms", "0"]).await;
-    let mut stuck = tokio::net::TcpStream::connect(service.data.trim_start_matches("http://")).await.unwrap();
-    stuck.write_all(b"POST /v1/route HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\n{").await.unwrap();
+    let _stuck = stuck(&service).await;
     service.signal(libc::SIGINT);
     let begun = Instant::now();
     assert!(service.ended().await.success());
-    assert!(begun.elapsed() < Duration::from_secs(6), "{:?}", begun.elapsed());
+    // Not when its body is given up, after ten seconds.
+    assert!(begun.elapsed() < Duration::from_millis(9500), "{:?}", begun.elapsed());
 }
 
 #[tokio::test]
 async fn a_second_signal_ends_it_at_once() {
     let dir = tempfile::tempdir().unwrap();
     let mut service = Rankpin::start(dir.path(), &["--drain-notice-ms", "3000"]).await;
+    let _stuck = stuck(&service).await;
     service.signal(libc::SIGTERM);
     until("it is stopping", || async {
         let status =
@@ -259,7 +271,8 @@ async fn a_second_signal_ends_it_at_once() {
     let begun = Instant::now();
     service.signal(libc::SIGTERM);
     service.ended().await;
-    assert!(begun.elapsed() < Duration::from_millis(2500), "{:?}", begun.elapsed());
+    // Not when the stuck request would have been cut.
+    assert!(begun.elapsed() < Duration::from_secs(4), "{:?}", begun.elapsed());
 }
 
 #[tokio::test]

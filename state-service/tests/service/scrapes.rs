@@ -166,7 +166,7 @@ async fn until_waiting(api: &Api, count: u64) {
     until("it waits", || async { (metric(api, "rankpin_waiting").await == Some(count)).then_some(()) }).await;
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_held_answer_comes_when_the_slot_clears() {
     let api = waiting_api().await;
     let (held, ()) = tokio::join!(api.data(Method::POST, "/v1/route", waits(2, 2000)), async {
