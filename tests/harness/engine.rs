@@ -16,6 +16,7 @@ use serde_json::{Map, Value, json};
 
 use crate::artifacts;
 use crate::child::Child;
+use crate::held::Held;
 use crate::wait::wait_for;
 
 pub use group::EngineGroup;
@@ -173,6 +174,8 @@ pub struct Engine {
     address: SocketAddr,
     control: SocketAddr,
     http: reqwest::Client,
+    /// Its port once it was killed.
+    held: Option<Held>,
 }
 
 impl Engine {
@@ -199,7 +202,7 @@ impl Engine {
         let mut next = || lines.next().context("the engine wrote no address");
         let (address, control) = (next()??, next()??);
         let http = reqwest::Client::builder().no_proxy().timeout(TIMEOUT).build()?;
-        Ok(Self { child, spec, address, control, http })
+        Ok(Self { child, spec, address, control, http, held: None })
     }
 
     /// Its name: `x-engine-name` and worker id.
@@ -307,9 +310,10 @@ impl Engine {
         self.control("POST", "open", None).await.map(drop)
     }
 
-    /// Kills it, as a crash would.
+    /// Kills it, as a crash would. Whoever still dials it is refused, and meets nobody else, while this lives.
     pub fn kill(&mut self) {
         self.child.kill();
+        self.held = Held::hold(self.address);
     }
 
     async fn control(&self, method: &str, path: &str, body: Option<Value>) -> Result<Value> {

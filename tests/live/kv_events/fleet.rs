@@ -1,6 +1,5 @@
 //! Engines that publish and the service that listens; what a rank is said to hold, and what it does hold.
 
-use e2e::held::Held;
 use e2e::scratch::Scratch;
 use e2e::{Engine, EngineSpec, Service, ServicePlan, wait_for};
 use serde_json::{Value, json};
@@ -63,19 +62,12 @@ impl Fleet {
 
     /// The engine of that name is killed, and another one runs in its place.
     pub(super) async fn replace(&mut self, name: &str, spec: EngineSpec) {
-        let mut held = None;
-        self.engines.retain_mut(|engine| {
-            let stays = engine.name() != name;
-            if !stays {
-                engine.kill();
-                held = Held::hold(engine.address());
-            }
-            stays
-        });
+        let at = self.engines.iter().position(|engine| engine.name() == name).unwrap();
+        let mut before = self.engines.remove(at);
+        before.kill();
         // What the one before wrote of itself must not be read for its own.
         std::fs::remove_file(self.scratch.path().join(format!("{name}.addr"))).unwrap();
         self.engines.push(Engine::start(self.scratch.path(), spec).await.unwrap());
-        drop(held);
     }
 
     /// Declares a running engine with these `kv_events`.
