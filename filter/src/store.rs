@@ -2,7 +2,6 @@
 
 use crate::host;
 use routing::contract::Topology;
-use routing::directory::Directory;
 use routing::flow::PageChange;
 use routing::header::shared;
 use routing::page;
@@ -81,18 +80,8 @@ pub(crate) fn change_page(change: &PageChange, pages: (u32, usize)) -> bool {
 
 /// Loads what changed between two gauge values into the VM.
 pub(crate) fn load(vm: &mut Vm, seen: u64, stored: u64) {
-    if gauge_parts(seen).0 != gauge_parts(stored).0
-        && let Some(topology) = topology()
-    {
-        vm.directory = Some(Directory::new(&topology));
-    }
-    if let Some(stored) = fleet() {
-        vm.generation = stored.generation;
-        vm.stir(stored.salt);
-        if let Some(directory) = &mut vm.directory {
-            directory.update(&stored.fleet);
-        }
-    }
+    let differs = gauge_parts(seen).0 != gauge_parts(stored).0;
+    vm.take_over(host::now(), differs.then(topology).flatten().as_ref(), fleet().as_ref());
 }
 
 fn topology() -> Option<Topology> {

@@ -3,6 +3,7 @@
 //! One VM is one Envoy worker thread. Nothing here is shared between VMs; what is shared travels as [`crate::page`] or gauges.
 
 mod breaker;
+mod heard;
 mod load;
 mod plan;
 mod prompts;
@@ -18,11 +19,13 @@ pub use reports::{ENTRIES_KEPT_MAX, Reports, URGENT_ENTRIES_MAX};
 pub use running::{RunRef, Running};
 pub use trouble::{Avoid, BUSY_DEFAULT, BUSY_MAX, Troubles, UNREACHABLE_FOR, Verdict};
 
-use crate::contract::{Caller, Report, Target, WorkerState};
+use crate::contract::{Caller, Report, Target, Topology, WorkerState};
 use crate::directory::{Directory, Worker};
 use crate::id::{Epoch, Rank, RequestId, Version};
 use crate::policy;
 use crate::time::Timestamp;
+use crate::watch::StoredFleet;
+use heard::Heard;
 
 /// State of one VM.
 #[derive(Debug)]
@@ -47,6 +50,7 @@ pub struct Vm {
     pub running: Running,
     /// Prompts that are kept while their bodies come in.
     pub prompts: Prompts,
+    heard: Heard,
     seed: u64,
     draws: u64,
     requests: u64,
@@ -67,9 +71,24 @@ impl Vm {
             plans: Plans::default(),
             running: Running::default(),
             prompts: Prompts::default(),
+            heard: Heard::default(),
             seed,
             draws: 0,
             requests: 0,
+        }
+    }
+
+    /// Takes over what shared data has: a topology, if it is another one, and the fleet.
+    pub fn take_over(&mut self, now: Timestamp, topology: Option<&Topology>, stored: Option<&StoredFleet>) {
+        if let Some(topology) = topology {
+            self.directory = Some(Directory::new(topology));
+        }
+        let Some(stored) = stored else { return };
+        self.generation = stored.generation;
+        self.stir(stored.salt);
+        if let Some(directory) = &mut self.directory {
+            self.heard.note(now, directory, &stored.fleet);
+            directory.update(&stored.fleet);
         }
     }
 
@@ -100,8 +119,17 @@ impl Vm {
     /// waiting, and recent failures.
     #[must_use]
     pub fn load(&self, now: Timestamp, worker: &Worker) -> u64 {
-        let fleet = u64::from(worker.fleet_in_flight);
-        let others = fleet.saturating_sub(u64::from(self.loads.reported(worker.hash)));
+        self.load_with(now, worker, worker.fleet_in_flight)
+    }
+
+    /// The same without what others may have had only for a moment: a session does not leave its cache for a guess.
+    #[must_use]
+    pub fn standing_load(&self, now: Timestamp, worker: &Worker) -> u64 {
+        self.load_with(now, worker, self.heard.standing(now, worker))
+    }
+
+    fn load_with(&self, now: Timestamp, worker: &Worker, fleet: u32) -> u64 {
+        let others = u64::from(fleet.saturating_sub(self.loads.reported(worker.hash)));
         let penalty = self.troubles.penalty(now, worker.hash).max(worker.fleet_penalty);
         let own = u64::from(self.loads.of_worker(worker.hash));
         others + own + u64::from(worker.waiting) + u64::from(penalty)

@@ -96,6 +96,28 @@ fn a_move_that_fails_leaves_the_service_to_say_where_it_was() {
     );
 }
 
+/// What other Envoys have counts once two fleets have it, or once no other one came for a while; what this VM has counts at once.
+#[test]
+fn what_others_have_counts_once_it_stands() {
+    let mut world = soft(150);
+    world.run("head session=s; route bound w1 v1; answer 200; end");
+    let next = |world: &mut World, version: u64, busy: u32| {
+        world.take_over(version, &[("w0", 0), ("w1", busy), ("w2", 0)]);
+        let said = world.run("head session=s; end");
+        said.contains("pause, ask")
+    };
+    assert!(!next(&mut world, 2, 9), "nothing is known of it before");
+    assert!(!next(&mut world, 2, 9), "the same fleet again says nothing new");
+    assert!(next(&mut world, 3, 3), "three of them were there before");
+    assert!(!next(&mut world, 4, 2), "within the slack");
+    assert!(!next(&mut world, 5, 9), "seven came with the last one");
+    assert!(!world.run("@1249; head session=s; end").contains("pause, ask"));
+    assert!(world.run("@1250; head session=s; end").contains("pause, ask"), "nothing took them back");
+    assert!(!next(&mut world, 6, 0));
+    world.put_load("w1", 3);
+    assert!(next(&mut world, 7, 0), "its own are known as they are");
+}
+
 #[test]
 fn without_the_service_it_stays() {
     check(

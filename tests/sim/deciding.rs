@@ -30,7 +30,8 @@ impl World {
     }
 
     fn head(&mut self, mut request: Request) {
-        self.envoys[request.at.envoy].refresh(request.at.vm);
+        let now = self.envoy_now(request.at.envoy);
+        self.envoys[request.at.envoy].refresh(now, request.at.vm);
         let pinned = self.is_pinned(&request);
         self.look_at_prefill(&mut request);
         let (next, effects) = self.step(&mut request, |flow, env, head, out| flow.head(env, head, out));

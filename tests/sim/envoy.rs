@@ -8,7 +8,6 @@ use crate::watcher::{Seats, Watcher};
 use crate::world::{Event, VmAt, World};
 use routing::config::FilterConfig;
 use routing::contract::{Report, Topology};
-use routing::directory::Directory;
 use routing::flow::PageChange;
 use routing::header::shared::CURSORS;
 use routing::id::Epoch;
@@ -143,23 +142,13 @@ impl Envoy {
     }
 
     /// Takes over a newer topology or fleet from shared data.
-    pub(crate) fn refresh(&mut self, vm: usize) {
+    pub(crate) fn refresh(&mut self, now: Timestamp, vm: usize) {
         let (shared, cell) = (&self.shared, &mut self.vms[vm]);
         if shared.gauge == cell.seen {
             return;
         }
-        if gauge_parts(cell.seen).0 != gauge_parts(shared.gauge).0
-            && let Some(topology) = &shared.topology
-        {
-            cell.vm.directory = Some(Directory::new(topology));
-        }
-        if let Some(stored) = &shared.fleet {
-            cell.vm.generation = stored.generation;
-            cell.vm.stir(stored.salt);
-            if let Some(directory) = &mut cell.vm.directory {
-                directory.update(&stored.fleet);
-            }
-        }
+        let differs = gauge_parts(cell.seen).0 != gauge_parts(shared.gauge).0;
+        cell.vm.take_over(now, shared.topology.as_ref().filter(|_| differs), shared.fleet.as_ref());
         cell.seen = shared.gauge;
     }
 
@@ -177,7 +166,7 @@ impl World {
         let now = self.envoy_now(at.envoy);
         let Some(cell) = self.cell(at) else { return };
         cell.urgent = 0;
-        self.envoys[at.envoy].refresh(at.vm);
+        self.envoys[at.envoy].refresh(now, at.vm);
         let cell = &mut self.envoys[at.envoy].vms[at.vm];
         if let Some(report) = cell.vm.next_report(now) {
             self.send_report(at, &report, true);

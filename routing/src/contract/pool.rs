@@ -127,6 +127,10 @@ pub const SOFT_MARGIN_PERCENT_DEFAULT: u32 = 150;
 /// Requests above the margin that never move a soft session (affinity section 4).
 pub const SOFT_SLACK: u64 = 2;
 
+/// What a last report has and no further one takes back for so long stands: counts are told this often while they change (`tick_ms`,
+/// and the way to another replica). What only the last report has may be over, and moves no soft session.
+pub const LOAD_STANDS_AFTER: Millis = Millis(250);
+
 /// Whether a soft session stays: `load(bound) <= margin x load(best) + 2`, in integers.
 #[must_use]
 pub fn soft_stays(margin_percent: u32, bound: u64, best: u64) -> bool {

@@ -89,7 +89,7 @@ pub(super) fn stays(env: &Env<'_>, here: Here<'_>, slot: &Slot) -> bool {
     }
     let Some(bound) = here.directory.workers.get(slot.at) else { return true };
     let load = |worker: &Worker| env.vm.load(env.now, worker);
-    let bound_load = load(bound);
+    let bound_load = env.vm.standing_load(env.now, bound);
     if bound.state == WorkerState::Suspect || is_full(env, bound, slot.rank) {
         return false;
     }

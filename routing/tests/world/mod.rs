@@ -21,6 +21,7 @@ use routing::page;
 use routing::session::{Key, RequestView};
 use routing::time::Timestamp;
 use routing::vm::Vm;
+use routing::watch::StoredFleet;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -444,6 +445,15 @@ impl World {
     pub(crate) fn put_load(&mut self, worker: &str, count: usize) {
         let hash = routing::hash::worker_hash(&id(worker));
         (0..count).for_each(|_| self.vms[0].loads.add(hash, None));
+    }
+
+    /// The first VM finds a fleet in shared data, in which workers have so many requests.
+    pub(crate) fn take_over(&mut self, version: u64, in_flight: &[(&str, u32)]) {
+        let workers =
+            in_flight.iter().map(|(name, count)| WorkerStatus { in_flight: *count, ..self.status(name) });
+        let fleet = Fleet { version, workers: workers.collect() };
+        let stored = StoredFleet { fleet, generation: self.vms[0].generation, salt: 0 };
+        self.vms[0].take_over(self.now, None, Some(&stored));
     }
 
     /// Writes a record to the first Envoy's pages.

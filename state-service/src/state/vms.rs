@@ -7,7 +7,7 @@ use super::binding::Slot;
 use super::limits::{Limits, OVER_MAX, RESERVATIONS_MAX};
 use super::load::WorkerLoad;
 use super::workers::Workers;
-use routing::contract::Caller;
+use routing::contract::{Caller, LOAD_STANDS_AFTER};
 use routing::id::{Epoch, RequestId};
 use routing::time::{Millis, Timestamp};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -15,10 +15,6 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 /// One life of one VM, as owners of holds name it. Never used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct VmId(u64);
-
-/// A VM tells its counts this often while they change (`tick_ms`, and the way to another replica): what a last report has and none
-/// followed for so long still is.
-const STANDS_AFTER: Millis = Millis(250);
 
 /// Whether a report's numbers are the newest of their VM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -139,7 +135,7 @@ impl Vms {
     /// one tells.
     pub(super) fn unsettled(&self, now: Timestamp, worker: u64, of: Option<VmId>) -> u64 {
         let others = self.vms.iter().filter(|(id, _)| of != Some(**id));
-        let recent = others.filter(|(_, vm)| now.since(vm.counted) < STANDS_AFTER);
+        let recent = others.filter(|(_, vm)| now.since(vm.counted) < LOAD_STANDS_AFTER);
         recent.map(|(_, vm)| on(&vm.in_flight, worker).saturating_sub(on(&vm.before, worker))).sum()
     }
 
