@@ -3,7 +3,7 @@
 
 use std::io::Write;
 use std::net::SocketAddr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use routing::contract::{
@@ -19,6 +19,8 @@ use tokio::time::timeout;
 
 /// No answer takes longer.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// The service waits ten seconds for the first request of a connection: one that was made long before is made anew.
+const UNUSED_MAX: Duration = Duration::from_secs(3);
 /// Largest answer read.
 const ANSWER_BYTES_MAX: usize = 1 << 20;
 /// What a filter waits for `route`, unless told otherwise.
@@ -35,6 +37,9 @@ pub fn session_of(key: &str) -> SessionRef {
 #[derive(Debug)]
 pub struct Kept {
     stream: TcpStream,
+    to: SocketAddr,
+    /// When it was made, until it is first used.
+    unused: Option<Instant>,
     /// What is sent, in one piece.
     out: Vec<u8>,
     buffer: Vec<u8>,
@@ -47,9 +52,8 @@ impl Kept {
     /// # Errors
     /// Nobody listens.
     pub async fn connect(to: SocketAddr) -> Result<Self> {
-        let stream = TcpStream::connect(to).await.with_context(|| format!("cannot connect to {to}"))?;
-        stream.set_nodelay(true)?;
-        Ok(Self { stream, out: Vec::new(), buffer: Vec::new(), body: 0..0 })
+        let (stream, unused) = (dial(to).await?, Some(Instant::now()));
+        Ok(Self { stream, to, unused, out: Vec::new(), buffer: Vec::new(), body: 0..0 })
     }
 
     /// Asks; the status. The body is in [`Self::body`].
@@ -57,6 +61,9 @@ impl Kept {
     /// # Errors
     /// There is no whole answer.
     pub async fn call(&mut self, method: &str, path: &str, body: &[u8]) -> Result<u16> {
+        if self.unused.take().is_some_and(|since| since.elapsed() > UNUSED_MAX) {
+            self.stream = dial(self.to).await?;
+        }
         self.out.clear();
         write!(
             self.out,
@@ -87,6 +94,12 @@ impl Kept {
             }
         }
     }
+}
+
+async fn dial(to: SocketAddr) -> Result<TcpStream> {
+    let stream = TcpStream::connect(to).await.with_context(|| format!("cannot connect to {to}"))?;
+    stream.set_nodelay(true)?;
+    Ok(stream)
 }
 
 /// Status of an answer whose head is there, and where its body is; one without a length has none.
