@@ -238,7 +238,8 @@ impl Engine {
             "dp_start": dp_start, "dp_size": ranks})
     }
 
-    /// What it was asked under `/v1/` and at `/generate`, oldest first: neither probes nor control calls.
+    /// What it was asked under `/v1/` and at `/generate`, oldest first: neither probes nor control calls, nor what the service asks for
+    /// itself every now and then.
     ///
     /// # Errors
     /// It does not answer.
@@ -248,7 +249,9 @@ impl Engine {
             requests: Vec<Seen>,
         }
         let listing: Listing = serde_json::from_value(self.control("GET", "requests", None).await?)?;
-        let counts = |one: &Seen| one.path.starts_with("/v1/") || one.path == "/generate";
+        let is_services = |one: &Seen| one.values("user-agent").iter().any(|by| by.starts_with("rankpin/"));
+        let counts =
+            |one: &Seen| (one.path.starts_with("/v1/") || one.path == "/generate") && !is_services(one);
         Ok(listing.requests.into_iter().filter(counts).collect())
     }
 
