@@ -13,9 +13,9 @@ mod watch;
 
 pub use explain::{CandidateShown, Explained, Explanation, KeyShown, Removal};
 pub use pool::{
-    Affinity, DEVICE_RATIO_DEFAULT, LOAD_STANDS_AFTER, OnAllOverloaded, OnOverload, Policy, PoolInfo,
-    RANK_PICK_MARGIN, RankChoice, RankPick, Ranks, SOFT_MARGIN_PERCENT_DEFAULT, SOFT_SLACK, TTL_DEFAULT,
-    WAIT_MAX, soft_stays,
+    Affinity, DEVICE_RATIO_DEFAULT, LOAD_REPORTS_APART, LOAD_STANDS_AFTER, OnAllOverloaded, OnOverload,
+    Policy, PoolInfo, RANK_PICK_MARGIN, RankChoice, RankPick, Ranks, SOFT_MARGIN_PERCENT_DEFAULT, SOFT_SLACK,
+    TTL_DEFAULT, WAIT_MAX, soft_stays,
 };
 pub use prompt::{Overlap, PROMPT_TOKENS_MAX, Prompt};
 pub use report::{

@@ -101,21 +101,23 @@ fn a_move_that_fails_leaves_the_service_to_say_where_it_was() {
 fn what_others_have_counts_once_it_stands() {
     let mut world = soft(150);
     world.run("head session=s; route bound w1 v1; answer 200; end");
-    let next = |world: &mut World, version: u64, busy: u32| {
+    let next = |world: &mut World, at: u64, version: u64, busy: u32| {
+        world.run(&format!("@{at}"));
         world.take_over(version, &[("w0", 0), ("w1", busy), ("w2", 0)]);
         let said = world.run("head session=s; end");
         said.contains("pause, ask")
     };
-    assert!(!next(&mut world, 2, 9), "nothing is known of it before");
-    assert!(!next(&mut world, 2, 9), "the same fleet again says nothing new");
-    assert!(next(&mut world, 3, 3), "three of them were there before");
-    assert!(!next(&mut world, 4, 2), "within the slack");
-    assert!(!next(&mut world, 5, 9), "seven came with the last one");
-    assert!(!world.run("@1249; head session=s; end").contains("pause, ask"));
-    assert!(world.run("@1250; head session=s; end").contains("pause, ask"), "nothing took them back");
-    assert!(!next(&mut world, 6, 0));
+    assert!(!next(&mut world, 1000, 2, 9), "nothing is known of it before");
+    assert!(!next(&mut world, 1049, 3, 9), "too soon after the last one to say more");
+    assert!(!next(&mut world, 1100, 3, 9), "the same fleet again says nothing new");
+    assert!(next(&mut world, 1101, 4, 3), "three of them were there before");
+    assert!(!next(&mut world, 1200, 5, 2), "within the slack");
+    assert!(!next(&mut world, 1300, 6, 9), "seven came with the last one");
+    assert!(!world.run("@1549; head session=s; end").contains("pause, ask"));
+    assert!(world.run("@1550; head session=s; end").contains("pause, ask"), "nothing took them back");
+    assert!(!next(&mut world, 1600, 7, 0));
     world.put_load("w1", 3);
-    assert!(next(&mut world, 7, 0), "its own are known as they are");
+    assert!(next(&mut world, 1700, 8, 0), "its own are known as they are");
 }
 
 #[test]

@@ -131,6 +131,9 @@ pub const SOFT_SLACK: u64 = 2;
 /// and the way to another replica). What only the last report has may be over, and moves no soft session.
 pub const LOAD_STANDS_AFTER: Millis = Millis(250);
 
+/// A report is compared with one so much older: those that follow a commit at once say the same thing twice.
+pub const LOAD_REPORTS_APART: Millis = Millis(50);
+
 /// Whether a soft session stays: `load(bound) <= margin x load(best) + 2`, in integers.
 #[must_use]
 pub fn soft_stays(margin_percent: u32, bound: u64, best: u64) -> bool {

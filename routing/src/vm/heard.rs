@@ -2,7 +2,7 @@
 //!
 //! What others have is known a tick late or two, with turns that are over. Owns what of it may be so; knows no sessions.
 
-use crate::contract::{Fleet, LOAD_STANDS_AFTER};
+use crate::contract::{Fleet, LOAD_REPORTS_APART, LOAD_STANDS_AFTER};
 use crate::directory::{Directory, Worker};
 use crate::time::Timestamp;
 
@@ -13,8 +13,10 @@ pub(super) struct Heard {
     version: u64,
     /// When it came.
     at: Timestamp,
-    /// Requests in flight by worker as the fleet before had them, ascending; workers without any are left out.
+    /// Requests in flight by worker as a fleet before had them, ascending; workers without any are left out.
     before: Vec<(u64, u32)>,
+    /// Until when that one was the newest.
+    until: Timestamp,
 }
 
 impl Heard {
@@ -23,13 +25,17 @@ impl Heard {
         if fleet.version == self.version {
             return;
         }
+        (self.version, self.at) = (fleet.version, now);
+        if now.since(self.until) < LOAD_REPORTS_APART {
+            return;
+        }
+        self.until = now;
         let busy = directory.workers.iter().filter(|worker| worker.fleet_in_flight > 0);
         self.before = busy.map(|worker| (worker.hash, worker.fleet_in_flight)).collect();
         self.before.sort_unstable();
-        (self.version, self.at) = (fleet.version, now);
     }
 
-    /// Of the fleet's requests on a worker, those that the fleet before had as well, or that were there for a while without a word.
+    /// Of the fleet's requests on a worker, those that the one before had as well, or that were there for a while without a word.
     pub(super) fn standing(&self, now: Timestamp, worker: &Worker) -> u32 {
         if now.since(self.at) >= LOAD_STANDS_AFTER {
             return worker.fleet_in_flight;

@@ -7,7 +7,7 @@ use super::binding::Slot;
 use super::limits::{Limits, OVER_MAX, RESERVATIONS_MAX};
 use super::load::WorkerLoad;
 use super::workers::Workers;
-use routing::contract::{Caller, LOAD_STANDS_AFTER};
+use routing::contract::{Caller, LOAD_REPORTS_APART, LOAD_STANDS_AFTER};
 use routing::id::{Epoch, RequestId};
 use routing::time::{Millis, Timestamp};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -40,8 +40,10 @@ struct Vm {
     seq: Option<u64>,
     /// Sorted by slot, one entry each.
     in_flight: Vec<(Slot, u32)>,
-    /// The same of the report before.
+    /// The same of a report before.
     before: Vec<(Slot, u32)>,
+    /// Until when that one was the last.
+    before_until: Timestamp,
     /// When the last report came.
     counted: Timestamp,
     /// Oldest first.
@@ -126,13 +128,16 @@ impl Vms {
         vm.changed |= vm.in_flight != in_flight;
         let before = vm.in_flight.clone();
         vm.take_out(workers);
-        (vm.before, vm.in_flight, vm.counted) = (before, in_flight, now);
+        (vm.in_flight, vm.counted) = (in_flight, now);
         vm.put_in(workers);
+        if now.since(vm.before_until) >= LOAD_REPORTS_APART {
+            (vm.before, vm.before_until) = (before, now);
+        }
         Freshness::Newer
     }
 
-    /// Requests on a worker of which only the last report of their VM knows, `of`'s own aside: they may be over long before another
-    /// one tells.
+    /// Requests on a worker of which only the last report of their VM knows, and none a while before it, `of`'s own aside: they may be
+    /// over long before another one tells.
     pub(super) fn unsettled(&self, now: Timestamp, worker: u64, of: Option<VmId>) -> u64 {
         let others = self.vms.iter().filter(|(id, _)| of != Some(**id));
         let recent = others.filter(|(_, vm)| now.since(vm.counted) < LOAD_STANDS_AFTER);
@@ -282,6 +287,7 @@ impl Vm {
             seq: None,
             in_flight: Vec::new(),
             before: Vec::new(),
+            before_until: seen,
             counted: seen,
             reservations: VecDeque::new(),
             over: VecDeque::new(),

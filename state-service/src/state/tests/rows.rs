@@ -169,7 +169,7 @@ fn s4_hard_goes_to_its_slot_whatever_the_load() {
 fn s4_soft_leaves_past_its_margin() {
     played(
         |pool| pool.affinity = Affinity::Soft,
-        "worker w1; worker w2; route a r1; commit a r1; report B w1=2; route a r2; report A; report B w1=3; report B w1=3; route a r3",
+        "worker w1; worker w2; route a r1; commit a r1; report B w1=2; route a r2; report A; report B w1=3; wait 50ms; report B w1=3; route a r3",
         &expect![[r#"
             worker w1 -> Created
             worker w2 -> Created
@@ -179,6 +179,7 @@ fn s4_soft_leaves_past_its_margin() {
             route a r2 -> bound w1 v1 bound
             report A -> w1=2+0 w2=0+0
             report B w1=3 -> w1=3+0 w2=0+0
+            wait 50ms -> 1 sessions, 0 held, 2 vms
             report B w1=3 -> w1=3+0 w2=0+0
             route a r3 -> held w2 v2 moved
         "#]],

@@ -86,17 +86,23 @@ fn choices_that_no_report_covers_and_failures_count_as_load() {
 fn what_others_have_counts_once_it_stands() {
     let mut world = soft(150);
     let said = world.play(
-        "report B w1=9; route a r2; fail a r2; report B w1=3; route a r3; fail a r3;
-         report C w1=9; report C; route a r4; fail a r4; report B w1=2; route a r5; fail a r5;
-         report A w1=1; route a r6; fail a r6; report B w1=9; route a r7; fail a r7; wait 249ms; route a r8; fail a r8; wait 1ms; route a r9",
+        "report B w1=9; route a r2; fail a r2; wait 49ms; report B w1=9; route a r2; fail a r2; wait 1ms; report B w1=3; route a r3; fail a r3;
+         wait 50ms; report C w1=9; report C; route a r4; fail a r4; report B w1=2; route a r5; fail a r5;
+         report A w1=1; route a r6; fail a r6; wait 50ms; report B w1=9; route a r7; fail a r7; wait 249ms; route a r8; fail a r8; wait 1ms; route a r9",
     );
     expect![[r#"
         report B w1=9 -> w1=9+0 w2=0+0 w3=0+0
         route a r2 -> bound w1 v1 bound
         fail a r2 -> Bound w1 v1 [failed_late]
+        wait 49ms -> 1 sessions, 0 held, 2 vms
+        report B w1=9 -> w1=9+0 w2=0+0 w3=0+0
+        route a r2 -> bound w1 v1 bound
+        fail a r2 -> Bound w1 v1 [failed_late]
+        wait 1ms -> 1 sessions, 0 held, 2 vms
         report B w1=3 -> w1=3+0 w2=0+0 w3=0+0
         route a r3 -> held w2 v2 moved
         fail a r3 -> Bound w1 v1 [holds_rolled_back]
+        wait 50ms -> 1 sessions, 0 held, 2 vms
         report C w1=9 -> w1=12+0 w2=0+0 w3=0+0
         report C -> w1=3+0 w2=0+0 w3=0+0
         route a r4 -> held w2 v3 moved
@@ -107,6 +113,7 @@ fn what_others_have_counts_once_it_stands() {
         report A w1=1 -> w1=3+0 w2=0+0 w3=0+0
         route a r6 -> held w2 v4 moved
         fail a r6 -> Bound w1 v1 [holds_rolled_back]
+        wait 50ms -> 1 sessions, 0 held, 3 vms
         report B w1=9 -> w1=9+0 w2=0+0 w3=0+0
         route a r7 -> bound w1 v1 bound
         fail a r7 -> Bound w1 v1 [failed_late]
@@ -124,11 +131,12 @@ fn what_others_have_counts_once_it_stands() {
 fn of_two_moves_at_once_one_wins() {
     let mut world = soft(150);
     let said = world.play(
-        "report C w1=3; report C w1=3; route a r2; report C w2=5; route a r3@B; commit a r3@B; moves; commit a r2; show a;
-         report A; report C w2=5; route a r4; count route_moved; moves",
+        "report C w1=3; wait 50ms; report C w1=3; route a r2; report C w2=5; route a r3@B; commit a r3@B; moves; commit a r2; show a;
+         report A; wait 50ms; report C w2=5; route a r4; count route_moved; moves",
     );
     expect![[r#"
         report C w1=3 -> w1=3+0 w2=0+0 w3=0+0
+        wait 50ms -> 1 sessions, 0 held, 2 vms
         report C w1=3 -> w1=3+0 w2=0+0 w3=0+0
         route a r2 -> held w2 v2 moved
         report C w2=5 -> w1=0+0 w2=5+1 w3=0+0
@@ -138,6 +146,7 @@ fn of_two_moves_at_once_one_wins() {
         commit a r2 -> Bound w2 v2 [merge_refreshed]
         show a -> Bound w2 v2
         report A -> w1=0+0 w2=5+0 w3=0+0
+        wait 50ms -> 1 sessions, 0 held, 3 vms
         report C w2=5 -> w1=0+0 w2=5+0 w3=0+0
         route a r4 -> held w1 v3 moved
         count route_moved -> 2
@@ -208,7 +217,7 @@ fn a_policy_that_chooses_the_bound_worker_keeps_the_session() {
     };
     let mut world = World::of(set(Policy::RoundRobin));
     let said = world.play(
-        "worker w1; worker w2; route a r1; commit a r1; report B w2=9; report B w2=9; route b r2; fail b r2; route a r3; count route_moved; route a r4",
+        "worker w1; worker w2; route a r1; commit a r1; report B w2=9; wait 50ms; report B w2=9; route b r2; fail b r2; route a r3; count route_moved; route a r4",
     );
     expect![[r#"
         worker w1 -> Created
@@ -216,6 +225,7 @@ fn a_policy_that_chooses_the_bound_worker_keeps_the_session() {
         route a r1 -> held w2 v1 round_robin
         commit a r1 -> Bound w2 v1 [holds_committed merge_inserted]
         report B w2=9 -> w1=0+0 w2=9+0
+        wait 50ms -> 1 sessions, 0 held, 2 vms
         report B w2=9 -> w1=0+0 w2=9+0
         route b r2 -> held w1 v2 round_robin
         fail b r2 -> none [holds_rolled_back]
@@ -233,7 +243,8 @@ fn a_policy_that_chooses_the_bound_worker_keeps_the_session() {
 #[test]
 fn whoever_cannot_own_a_hold_stays() {
     let mut world = soft(150);
-    let said = world.play("report B w1=3; report B w1=3; fail a r2 hold=none; route a r2; route a r3");
+    let said =
+        world.play("report B w1=3; wait 50ms; report B w1=3; fail a r2 hold=none; route a r2; route a r3");
     assert!(said.contains("route a r2 -> bound w1 v1 bound"), "its request is over: {said}");
     assert!(said.contains("route a r3 -> held w2 v2 moved"), "{said}");
 
