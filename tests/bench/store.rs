@@ -1,7 +1,7 @@
 //! `bench store`: replicas of the service, each a process of its own, on one real store. New sessions as fast as they go at two of them:
 //! what is lost, how late the other one knows, commands of the store, memory. One client's first turns with the store and without.
-//! Pinned turns. The service's CPU for a request with one, two and four replicas under the same traffic. Needs no Envoy: what filters
-//! ask and tell is sent as they do. All share the machine's cores, the load included.
+//! Pinned turns. The service's CPU for a request with one, two and four replicas, under the same traffic and under as much for each.
+//! Needs no Envoy: what filters ask and tell is sent as they do. All share the machine's cores, the load included.
 
 mod fleet;
 mod traffic;
@@ -22,9 +22,11 @@ use fleet::Fleet;
 /// Replicas whose CPU is compared.
 const FLEETS: [usize; 3] = [1, 2, 4];
 /// Ratios of CPU for a request: name, fleet, and the one beside it.
-const RATIOS: [(&str, &str, &str); 6] = [
+const RATIOS: [(&str, &str, &str); 8] = [
     ("cpu_2_over_1", "2", "1"),
     ("cpu_4_over_1", "4", "1"),
+    ("cpu_4_over_1_each", "4", "quarter_1"),
+    ("cpu_apart_4_over_1_each", "apart_4", "apart_quarter_1"),
     ("cpu_apart_4_over_1", "apart_4", "apart_1"),
     ("cpu_store_over_apart_1", "1", "apart_1"),
     ("cpu_store_over_apart_2", "2", "apart_2"),
@@ -172,18 +174,22 @@ async fn pinned(plan: &Plan, found: &mut Found) -> Result<()> {
 
 /// The services' CPU for a request, on a store and apart, with more and more replicas under the same traffic: a second of each in turn,
 /// so that whatever else the machine does befalls all of them. Those apart share nothing and serve the same traffic: what they take
-/// more is the price of several processes that are each asked less often, not of the store.
+/// more is the price of several processes that are each asked less often, not of the store. One replica with a quarter of the traffic is
+/// asked as often as each of four.
 async fn compare(plan: &Plan, found: &mut Found) -> Result<()> {
     let mut compared = Vec::new();
     for replicas in FLEETS {
         let name = format!("apart_{replicas}");
-        compared.push(Compared::new(&name, Fleet::apart(replicas).await?).await?);
-        compared.push(Compared::new(&replicas.to_string(), Fleet::start(replicas).await?).await?);
+        compared.push(Compared::new(&name, Fleet::apart(replicas).await?, plan.rate).await?);
+        compared.push(Compared::new(&replicas.to_string(), Fleet::start(replicas).await?, plan.rate).await?);
     }
+    let quarter = plan.rate.div_ceil(4);
+    compared.push(Compared::new("apart_quarter_1", Fleet::apart(1).await?, quarter).await?);
+    compared.push(Compared::new("quarter_1", Fleet::start(1).await?, quarter).await?);
     // In the first second connections and memory become warm; it does not count.
     for second in 0..=plan.seconds {
         for one in &mut compared {
-            one.second(plan.rate, second).await?;
+            one.second(second).await?;
         }
     }
     for one in &compared {
@@ -202,6 +208,8 @@ struct Compared {
     name: String,
     fleet: Fleet,
     vms: Vec<Vm>,
+    /// Requests a second, over all of its replicas.
+    rate: u32,
     cpu_us: f64,
     store_us: f64,
     requests: f64,
@@ -210,15 +218,15 @@ struct Compared {
 }
 
 impl Compared {
-    async fn new(name: &str, fleet: Fleet) -> Result<Self> {
+    async fn new(name: &str, fleet: Fleet, rate: u32) -> Result<Self> {
         let (name, vms, p50_us) = (name.to_owned(), traffic::envoys(&fleet, 3_000_000).await?, Vec::new());
-        Ok(Self { name, fleet, vms, cpu_us: 0.0, store_us: 0.0, requests: 0.0, sessions: 0, p50_us })
+        Ok(Self { name, fleet, vms, rate, cpu_us: 0.0, store_us: 0.0, requests: 0.0, sessions: 0, p50_us })
     }
 
-    async fn second(&mut self, rate: u32, second: u32) -> Result<()> {
+    async fn second(&mut self, second: u32) -> Result<()> {
         let (before, store) = (self.fleet.cpu_us()?, self.fleet.store_cpu_us()?);
         let run = format!("second-{second}");
-        let bound = traffic::paced(&mut self.vms, rate as usize, rate.into(), &run).await?;
+        let bound = traffic::paced(&mut self.vms, self.rate as usize, self.rate.into(), &run).await?;
         self.sessions += bound.homes.len();
         // What others do with it belongs to it; being asked for metrics until all know does not.
         tokio::time::sleep(APPLIED).await;
@@ -273,7 +281,8 @@ fn text(plan: &Plan, loads: [String; 2], rounds: &[Vec<(String, f64)>], report: 
     format!(
         "{} rounds of {} new sessions; {} sessions a second over all replicas while CPU is compared.\n\
          {} cores for replicas, store and load together; load average {before} before and {after} after.\n\n{}\n\
-         CPU for a request: 2 replicas {:.3} × 1, 4 replicas {:.3} × 1; 4 that share nothing {:.3} × 1 that shares nothing\n",
+         CPU for a request: 2 replicas {:.3} × 1, 4 replicas {:.3} × 1; 4 that share nothing {:.3} × 1 that shares nothing\n\
+         and, one asked as often as each of the four: 4 replicas {:.3} × 1; 4 that share nothing {:.3} × 1 that shares nothing\n",
         plan.rounds,
         plan.sessions,
         plan.rate,
@@ -282,6 +291,8 @@ fn text(plan: &Plan, loads: [String; 2], rounds: &[Vec<(String, f64)>], report: 
         ratio("cpu_2_over_1"),
         ratio("cpu_4_over_1"),
         ratio("cpu_apart_4_over_1"),
+        ratio("cpu_4_over_1_each"),
+        ratio("cpu_apart_4_over_1_each"),
     )
 }
 
