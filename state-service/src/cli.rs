@@ -60,20 +60,20 @@ pub struct ServeArgs {
     #[arg(long, value_name = "MS", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(0..=60_000))]
     pub scrape_interval_ms: u64,
     /// The store that several replicas share, declared workers included: redis://HOST:PORT, rediss:// with TLS, also redis-cluster:// and redis-sentinel://.
-    #[arg(long, value_name = "URL", conflicts_with_all = ["store_file", "state_dir"])]
+    #[arg(long, value_name = "URL", group = "the_store", conflicts_with_all = ["store_file", "state_dir"])]
     pub store: Option<String>,
     /// The same, from a file: a URL with a password is none of the process list's business.
-    #[arg(long, value_name = "FILE", conflicts_with = "state_dir")]
+    #[arg(long, value_name = "FILE", group = "the_store", conflicts_with = "state_dir")]
     pub store_file: Option<PathBuf>,
     /// Lets hosts that send turns by themselves follow bindings and apply their own (docs/HOSTS.md). Not beside a store: one session has
     /// one authority.
     #[arg(long, conflicts_with_all = ["store", "store_file"])]
     pub outside_hosts: bool,
     /// What the names of its keys begin with: one for each fleet in a store.
-    #[arg(long, value_name = "NAME", default_value = "rankpin")]
+    #[arg(long, value_name = "NAME", default_value = "rankpin", requires = "the_store")]
     pub store_prefix: String,
     /// A certificate authority to trust for it in place of the system's, as PEM.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", requires = "the_store")]
     pub store_ca: Option<PathBuf>,
     /// Where other replicas reach the data listener of this one, to read its index of caches when they join. Without it, the address
     /// listened on; where that is every address of the machine, the one by which it reaches the store.
@@ -315,6 +315,18 @@ mod tests {
         assert_eq!(serve(&["--outside-hosts"]).followers(), Followers::Hosts);
         assert_eq!(serve(&["--store", "redis://127.0.0.1"]).followers(), Followers::Replicas);
         assert_eq!(serve(&[]).followers(), Followers::Nobody);
+    }
+
+    #[test]
+    fn how_a_store_is_used_needs_a_store() {
+        let parsed = |args: &[&str]| Cli::try_parse_from(["rankpin", "serve"].iter().chain(args));
+        for option in ["--store-prefix=blue", "--store-ca=x"] {
+            let said = parsed(&[option]).unwrap_err().to_string();
+            assert!(said.contains("--store <URL>|--store-file <FILE>"), "{option}: {said}");
+            for store in ["--store=redis://127.0.0.1", "--store-file=x"] {
+                assert!(parsed(&[store, option]).is_ok(), "{store} {option}");
+            }
+        }
     }
 
     #[test]

@@ -10,6 +10,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Most addresses of a cluster or of sentinels.
 const ADDRESSES_MAX: usize = 32;
+/// What is said of any scheme but these.
+const SCHEMES: &str = "its scheme is none of redis, redis-cluster, redis-sentinel, or with TLS rediss, rediss-cluster, \
+                       rediss-sentinel (valkey and valkeys are the same)";
 
 /// Everything the store is opened with.
 #[derive(Clone, Debug)]
@@ -135,7 +138,7 @@ fn parse(url: &str) -> Result<Place, StoreError> {
         Some((base, kind)) => (base, kind),
     };
     if !matches!(base, "redis" | "rediss" | "valkey" | "valkeys") {
-        return Err(refused("its scheme is none of redis, rediss, valkey, valkeys"));
+        return Err(refused(SCHEMES));
     }
     let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
     let (login, hosts) = authority.rsplit_once('@').map_or(("", authority), |(login, hosts)| (login, hosts));
@@ -147,7 +150,7 @@ fn parse(url: &str) -> Result<Place, StoreError> {
         "" => Ok(Place::One(at(hosts, path)?)),
         "cluster" => Ok(Place::Cluster(list(hosts, |host| at(host, path))?)),
         "sentinel" => sentinels(hosts, path, at),
-        _ => Err(refused("after `-` there may be `cluster` or `sentinel`")),
+        _ => Err(refused(SCHEMES)),
     }
 }
 
@@ -239,6 +242,20 @@ mod tests {
         ] {
             let error = StoreConfig::new(url, "p", 1).unwrap_err().to_string();
             assert!(error.contains("URL") && !error.contains("secret"), "{url}: {error}");
+        }
+    }
+
+    #[test]
+    fn the_refusal_of_a_scheme_names_those_that_are_taken() {
+        for url in ["http://h", "redis-ring://h"] {
+            let said = StoreConfig::new(url, "p", 1).unwrap_err().to_string();
+            let list = said.split_once("none of ").unwrap_or_default().1;
+            let named: Vec<&str> = list.split([' ', ',']).filter(|word| word.starts_with("redis")).collect();
+            assert_eq!(named.len(), 6, "{said}");
+            for scheme in named.into_iter().chain(["valkey", "valkeys-cluster"]) {
+                let path = if scheme.ends_with("-sentinel") { "main" } else { "" };
+                assert!(StoreConfig::new(&format!("{scheme}://h/{path}"), "p", 1).is_ok(), "{scheme}");
+            }
         }
     }
 
