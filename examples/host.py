@@ -11,6 +11,7 @@ The service is started with `--outside-hosts`.
 what it binds itself in batches, the newest of each session.
 """
 import argparse
+import collections
 import hashlib
 import http.client
 import itertools
@@ -74,7 +75,8 @@ class Refused(Exception):
     """An answer that says no."""
 
     def __init__(self, status, problem):
-        super().__init__(f"{status} {problem.get('code')}: {problem.get('detail')}")
+        faults = "".join(f"; {fault.get('path')}: {fault.get('problem')}" for fault in problem.get("errors", []))
+        super().__init__(f"{status} {problem.get('code')}: {problem.get('detail')}{faults}")
         self.status, self.problem = status, problem
 
 
@@ -123,6 +125,7 @@ class Host:
         self.work, self.room = threading.Condition(self.lock), threading.Condition(self.lock)
         self.connected, self.stopped = threading.Event(), threading.Event()
         self.in_flight = 0
+        self.parked = collections.Counter()  # by target: bindings that wait at the service for its declaration
         self.counts = dict.fromkeys(("heard", "own_heard", "applied", "lost_races", "parked", "rejected",
                                      "snapshots", "streams", "failures"), 0)
         self.stream_link, self.apply_link = self._link(SILENCE_S), self._link(10)
@@ -275,7 +278,9 @@ class Host:
         # What ours lost against: the stream may have told it long ago.
         now = time.monotonic()
         self._take([Binding.read(outcome["known"], now) for outcome in outcomes if "known" in outcome])
-        for outcome in outcomes:
+        for binding, outcome in zip(batch, outcomes):
+            if outcome["outcome"] == "parked" and binding.target:
+                self.parked[binding.target] += 1
             count = {"ignored_conflict": "lost_races", "ignored_stale": "lost_races"}.get(outcome["outcome"])
             self.counts[count or {"parked": "parked", "rejected": "rejected"}.get(outcome["outcome"], "applied")] += 1
             if outcome["outcome"] == "rejected":
@@ -291,7 +296,7 @@ class Host:
             except (OSError, http.client.HTTPException, ValueError, Refused) as error:
                 link.close()
                 self.counts["failures"] += 1
-                if isinstance(error, Refused) and error.status not in (409, 503):
+                if isinstance(error, Refused) and error.status != 503 and error.problem.get("code") != "writer_is_streaming":
                     print(f"{self.writer}: {error}", file=sys.stderr)
                 # A stream that stood for a while is no failure in a row.
                 failures = min(failures + 1, len(RETRY_S)) if not self.connected.is_set() else 0
@@ -318,12 +323,38 @@ def stage(name, **more):
     print(json.dumps({"stage": name, **more}), flush=True)
 
 
-def wait_for(what, condition, patience_s=120):
-    end = time.monotonic() + patience_s
+def wait_for(what, condition, patience_s=120, remark=lambda: None):
+    """Past a moment the remark, if there is one by then, is printed once."""
+    began, said = time.monotonic(), None
     while not condition():
-        if time.monotonic() > end:
+        waited = time.monotonic() - began
+        if waited > patience_s:
             sys.exit(f"waited {patience_s} s in vain for: {what}")
+        if said is None and waited > REMARK_S:
+            said = remark()
+            if said:
+                print(said, file=sys.stderr, flush=True)
         time.sleep(0.005)
+
+
+def parked(*hosts):
+    """What the service keeps parked, and why; None: nothing."""
+    where = sum((host.parked for host in hosts), collections.Counter())
+    if not where:
+        return None
+    targets = ", ".join(worker if rank is None else f"{worker} rank {rank}" for worker, rank in sorted(where, key=str))
+    return (f"{where.total()} bindings are parked: the service has no worker, or no such rank of it, declared as {targets}; "
+            "they are forgotten after 60 s (GET /v1/workers of its control listener: what is declared)")
+
+
+def begin(*hosts):
+    """Loads and starts them; a service that is away or refuses them ends it all, in one line."""
+    for host in hosts:
+        try:
+            host.load()
+        except (OSError, http.client.HTTPException, ValueError, Refused) as error:
+            sys.exit(f"{host.writer}: {host.url}: {error}")
+        host.start()
 
 
 def bind_all(host, span, workers):
@@ -349,14 +380,12 @@ class Demo:
         return threads
 
     def run(self):
-        for host in self.hosts:
-            host.load()
-            host.start()
+        begin(*self.hosts)
         wait_for("both streams", lambda: all(host.connected.is_set() for host in self.hosts))
         half, began = self.share // 2, time.monotonic()
         for thread in self.both(range(half), range(half)):
             thread.join()
-        wait_for("the first half", lambda: self.same(2 * half))
+        wait_for("the first half", lambda: self.same(2 * half), remark=lambda: parked(*self.hosts))
         rate = 2 * half / (time.monotonic() - began)
         stage("half", bound=2 * half, bound_and_heard_per_s=round(rate))
         self.cut()
@@ -421,6 +450,7 @@ class Demo:
         return 0 if kept and done["snapshots"] == [1, 1] and done["streams"] == [2, 1] else 1
 
 
+REMARK_S = 3
 CHANGED = 200  # sessions of the first host that the second one moves, every fourth of them releases, while the first is cut off
 CONTESTED = 100  # sessions that both bind during the cut
 
@@ -440,17 +470,18 @@ def follow(args):
                 print(binding.id, "v%d/%d" % binding.version, binding.target or "released", flush=True)
             super()._take(bindings)
 
-    Shown(args.url, args.writer, token_of(args)).start()
+    begin(Shown(args.url, args.writer, token_of(args)))
     threading.Event().wait()
 
 
 def bind(args):
     host = Host(args.url, args.writer, token_of(args))
-    host.load()
-    host.start()
+    begin(host)
     bind_all(host, range(args.sessions), args.workers.split(","))
     wait_for("the service", host.idle)
     stage("bound", **host.counts)
+    if host.parked:
+        print(parked(host), file=sys.stderr, flush=True)
     threading.Event().wait()
 
 

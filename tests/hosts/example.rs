@@ -94,3 +94,46 @@ async fn a_service_that_lost_its_memory_is_told_what_a_host_has() {
     });
     assert_eq!(told.await.unwrap(), 3000.0);
 }
+
+/// What the example says and how it ends.
+async fn ended(child: &mut Child) -> (Option<i32>, String) {
+    let status = wait_within(PATIENCE, "the example to end", async || child.exited()).await;
+    let code = status.unwrap_or_else(|error| panic!("{error}:\n{}", child.output())).code();
+    (code, child.output())
+}
+
+/// A service that lets no host in, and none at all: one line says so.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_example_that_may_not_begin_says_why_in_one_line() {
+    let scratch = Scratch::new().unwrap();
+    let plan = ServicePlan { probe_interval_ms: 0, ..ServicePlan::default() };
+    let service = Service::start(scratch.path(), &plan).await.unwrap();
+    let url = format!("http://{}", service.data());
+    let args = |verb| [verb, "--url", &url, "--writer", "host-a"];
+    for (verb, more) in [("bind", ["--workers", "w0"].as_slice()), ("follow", &[])] {
+        let (code, said) = ended(&mut example(&scratch, &[args(verb).as_slice(), more].concat())).await;
+        assert_eq!((code, said.lines().count()), (Some(1), 1), "{said}");
+        assert!(said.contains("409 hosts_excluded") && said.contains("--outside-hosts"), "{said}");
+    }
+    drop(service);
+    // Nobody listens on port 1.
+    let args = ["bind", "--url", "http://127.0.0.1:1", "--writer", "host-a", "--workers", "w0"];
+    let (code, said) = ended(&mut example(&scratch, &args)).await;
+    assert_eq!((code, said.lines().count()), (Some(1), 1), "{said}");
+    assert!(said.contains("refused"), "{said}");
+}
+
+/// Bindings to workers that nobody declared wait at the service: the example says which.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_example_says_what_is_parked() {
+    let scratch = Scratch::new().unwrap();
+    let service = service(&scratch).await;
+    let url = format!("http://{}", service.data());
+    let mut child = example(&scratch, &["demo", "--url", &url, "--workers", "w8,w9", "--sessions", "400"]);
+    let said = wait_within(PATIENCE, "a word of it", async || {
+        assert!(child.exited().is_none(), "{}", child.output());
+        child.output().lines().find(|line| line.contains("parked")).map(str::to_owned)
+    });
+    let said = said.await.unwrap();
+    assert!(said.starts_with("200 bindings") && said.contains("w8, w9"), "{said}");
+}
