@@ -27,7 +27,8 @@ impl State {
         let field = self.field(asked, Some(bound.slot));
         let Some(best) = field.best_load() else { return true };
         self.workers.by_hash(bound.slot.worker).is_some_and(|worker| {
-            let unsettled = self.vms.unsettled(asked.now, worker.hash, asked.vm());
+            // An explanation is asked by no VM, and told of what there is.
+            let unsettled = asked.vm().map_or(0, |vm| self.vms.unsettled(asked.now, worker.hash, vm));
             let load = worker.load_at(asked.now).saturating_sub(unsettled);
             let busy = worker.is_overloaded(bound.slot) && !field.all_overloaded;
             worker.state() != WorkerState::Suspect

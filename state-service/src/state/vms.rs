@@ -138,8 +138,8 @@ impl Vms {
 
     /// Requests on a worker of which only the last report of their VM knows, and none a while before it, `of`'s own aside: they may be
     /// over long before another one tells.
-    pub(super) fn unsettled(&self, now: Timestamp, worker: u64, of: Option<VmId>) -> u64 {
-        let others = self.vms.iter().filter(|(id, _)| of != Some(**id));
+    pub(super) fn unsettled(&self, now: Timestamp, worker: u64, of: VmId) -> u64 {
+        let others = self.vms.iter().filter(|(id, _)| of != **id);
         let recent = others.filter(|(_, vm)| now.since(vm.counted) < LOAD_STANDS_AFTER);
         recent.map(|(_, vm)| on(&vm.in_flight, worker).saturating_sub(on(&vm.before, worker))).sum()
     }
