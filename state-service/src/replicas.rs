@@ -41,8 +41,12 @@ pub struct Replicas {
     wake: Notify,
     /// Everything known is to be told again: the store may have lost it.
     retell: AtomicBool,
-    /// What the store knows was read once, or is not waited for any more.
-    ready: AtomicBool,
+    /// What the store knows was read once.
+    loaded: AtomicBool,
+    /// Or is not waited for any more.
+    waited: AtomicBool,
+    /// Why it could not be read last.
+    unread: Mutex<Option<String>>,
     /// A report came since notes were taken from the state.
     reported: AtomicBool,
     over: Mutex<VecDeque<(SessionId, Version)>>,
@@ -64,7 +68,9 @@ impl Replicas {
             asked: Mutex::new(Some(asked)),
             wake: Notify::new(),
             retell: AtomicBool::new(false),
-            ready: AtomicBool::new(false),
+            loaded: AtomicBool::new(false),
+            waited: AtomicBool::new(false),
+            unread: Mutex::default(),
             reported: AtomicBool::new(false),
             over: Mutex::default(),
             notes: Mutex::default(),
@@ -86,16 +92,23 @@ impl Replicas {
         self.store.figures()
     }
 
-    /// Whether it knows what the others know, or does not wait for that any more.
-    #[must_use]
-    pub fn is_ready(&self) -> bool {
-        self.has_loaded() && self.has_joined()
-    }
-
-    /// The same of what the store has.
+    /// Whether it knows what the store has, or does not wait for that any more.
     #[must_use]
     pub fn has_loaded(&self) -> bool {
-        self.ready.load(Ordering::Relaxed)
+        self.loaded.load(Ordering::Relaxed) || self.waited.load(Ordering::Relaxed)
+    }
+
+    /// Why nothing was ever read from the store; `None` when it was.
+    #[must_use]
+    pub fn never_loaded(&self) -> Option<String> {
+        if self.loaded.load(Ordering::Relaxed) {
+            return None;
+        }
+        let away = match self.standing() {
+            Standing::Away { reason } => Some(reason),
+            Standing::Up => lock(&self.unread).clone(),
+        };
+        Some(away.unwrap_or_else(|| "it is being read".to_owned()))
     }
 
     /// There is something to tell.
@@ -171,8 +184,11 @@ async fn stand(service: &crate::service::Service, replicas: &Replicas) {
         tokio::select! {
             changed = standing.changed() => if changed.is_err() { return },
             () = sleep_until(patience), if !replicas.has_loaded() => {
-                tracing::warn!("no store yet: serving without what other replicas know");
-                replicas.ready.store(true, Ordering::Relaxed);
+                // It may have been loaded while this waited.
+                if let Some(reason) = replicas.never_loaded() {
+                    tracing::warn!(reason, "the store was not read: what other replicas know is waited for no longer");
+                }
+                replicas.waited.store(true, Ordering::Relaxed);
             }
         }
     }

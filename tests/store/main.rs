@@ -17,4 +17,5 @@ mod replicas;
 mod snapshot;
 mod support;
 mod tls;
+mod unread;
 mod workers;

@@ -2,6 +2,7 @@
 //! everything, and so is one that lost its last writes.
 
 use super::{Replicas, STORE};
+use crate::lock::lock;
 use crate::service::Service;
 use crate::state::{Binding, Note};
 use crate::store::{BATCH_MAX, Entry, FOLLOW_WAIT_MAX, StoreError, StreamId};
@@ -12,12 +13,14 @@ use tokio::time::sleep;
 /// What comes is gathered for so long: others tell every few milliseconds, and hearing each of them by itself would cost every replica
 /// as much as there are others.
 const GATHER: Duration = Duration::from_millis(20);
-/// Pause after a call that failed.
+/// Pause after a call that failed,
 const RETRY: Duration = Duration::from_millis(50);
+/// and at most, when it fails time after time.
+const RETRY_MAX: Duration = Duration::from_secs(2);
 
 /// Hears for ever.
 pub(super) async fn run(service: &Service, replicas: &Replicas) {
-    let mut life = None;
+    let (mut life, mut pause) = (None, RETRY);
     loop {
         replicas.store.until_up().await;
         // Before it is read: what is lost meanwhile is told with the next reading.
@@ -29,15 +32,21 @@ pub(super) async fn run(service: &Service, replicas: &Replicas) {
                     replicas.retell.store(true, Ordering::SeqCst);
                     replicas.wake();
                 }
-                life = now.or(life);
-                if !replicas.ready.swap(true, Ordering::SeqCst) {
+                (life, pause) = (now.or(life), RETRY);
+                *lock(&replicas.unread) = None;
+                if !replicas.loaded.swap(true, Ordering::SeqCst) {
                     tracing::info!("what other replicas know is loaded");
                 }
                 follow(service, replicas, cursor, now).await;
             }
             Err(error) => {
-                tracing::warn!(%error, "what other replicas know could not be loaded; trying again");
-                sleep(RETRY).await;
+                let reason = error.to_string();
+                let before = lock(&replicas.unread).replace(reason.clone());
+                if before.as_ref() != Some(&reason) {
+                    tracing::warn!(%error, "what other replicas know could not be loaded; trying again");
+                }
+                sleep(pause).await;
+                pause = (pause * 2).min(RETRY_MAX);
             }
         }
     }

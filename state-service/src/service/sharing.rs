@@ -233,9 +233,10 @@ impl Service {
         let Some(replicas) = self.replicas() else { return done(Reply::Done) };
         replicas.declared(id.clone());
         replicas.settle_declared(self).await.map_err(|error| {
-            tracing::error!(%error, "declared workers could not be shared");
+            tracing::warn!(%error, "declared workers could not be shared");
             replicas.wake();
-            Problem::internal("the change is in effect here, but the store did not take it: other replicas hear of it once it does")
+            let detail = "the change is in effect here, but the store did not take it: other replicas hear of it once it does";
+            Problem::busy("store_away", detail)
         })
     }
 }

@@ -6,6 +6,7 @@ use crate::http::problem::Problem;
 use crate::http::show;
 use crate::kv_events::hub::Rank;
 use crate::metrics::Text;
+use crate::replicas::Replicas;
 use crate::state::{Readiness, SessionView, StateError, Worker};
 use crate::store::Standing;
 use routing::contract::{Fleet, Outcome, PoolInfo, RouteReply, Target, Topology, WorkerState};
@@ -161,14 +162,20 @@ impl Service {
         if self.is_stopping() {
             reasons.push(said("stopping", "the service is stopping"));
         }
-        if self.replicas().is_some_and(|replicas| !replicas.is_ready()) {
-            let detail = match self.replicas().is_some_and(|replicas| replicas.has_loaded()) {
-                true => "the index of caches is being read from another replica",
-                false => "what other replicas know is not loaded yet",
-            };
-            reasons.push(said("loading", detail));
-        }
+        reasons.extend(self.replicas().and_then(|replicas| self.still_loads(replicas)));
         ReadyReport { ready: reasons.is_empty(), reasons, warnings: Vec::new() }
+    }
+
+    /// What a replica still waits for. One that never read the store is asked once workers are declared at it: without, any other
+    /// replica knows more.
+    fn still_loads(&self, replicas: &Replicas) -> Option<Warning> {
+        let empty = || self.lock().workers().next().is_none();
+        if let Some(reason) = replicas.never_loaded().filter(|_| !replicas.has_loaded() || empty()) {
+            let detail = format!("what other replicas know is not loaded from the store yet: {reason}");
+            return Some(Warning { code: "loading", detail });
+        }
+        let joins = !replicas.has_joined();
+        joins.then(|| said("loading", "the index of caches is being read from another replica"))
     }
 
     /// All numbers as Prometheus text.

@@ -10,6 +10,7 @@
 use super::State;
 use super::binding::Slot;
 use super::choice::pins;
+use super::shared::Sharing;
 use routing::contract::{Cached, PoolInfo, SessionRef, WatchQuery};
 use routing::id::Epoch;
 use routing::policy::mix;
@@ -54,7 +55,7 @@ impl Settling {
         self.declared = Some((self.declared.map_or(now, |(first, _)| first), now));
     }
 
-    /// `missed`: Envoys have bindings to workers that are not declared yet.
+    /// `missed`: Envoys have bindings to workers that are not declared yet, or may have.
     fn are_told(&self, now: Timestamp, missed: bool) -> bool {
         let told = |(first, last)| !missed && now.since(last) >= QUIET || now.since(first) >= GATHERING_MAX;
         self.declared.is_some_and(told)
@@ -106,7 +107,9 @@ impl State {
 
     /// Before and after every command: none sees what is over, and none is waited for to see what it changed.
     pub(super) fn gather(&mut self, now: Timestamp) {
-        self.settling.all_told |= self.settling.are_told(now, self.parked.len() > 0);
+        // Without the others' word nobody knows who is missing.
+        let missed = self.parked.len() > 0 || self.sharing == Sharing::Apart;
+        self.settling.all_told |= self.settling.are_told(now, missed);
         if self.settling.gathered || !self.settling.all_told {
             return;
         }

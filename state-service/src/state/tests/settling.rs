@@ -1,7 +1,7 @@
 //! A new life of the service: what it leaves to the filters, and whose topology it does not touch.
 
 use super::world::{World, check, route_request};
-use crate::state::{Command, Effect, Limits, Reply};
+use crate::state::{Command, Effect, Limits, Reply, Sharing};
 use expect_test::expect;
 use routing::contract::{Outcome, WatchQuery, WatchReply};
 use routing::time::Millis;
@@ -159,6 +159,25 @@ fn workers_that_keep_coming_are_waited_for_half_a_minute() {
     }
     world.play("worker w60 at=10.0.0.1:61; wait 60ms");
     assert!(!world.state.is_gathering());
+}
+
+/// Of a replica that was never told what the others know, one declared worker is not all there are.
+#[test]
+fn a_replica_that_hears_nothing_waits_half_a_minute_for_more_workers() {
+    let mut world = World::new(Limits::SERVICE);
+    world.apply(Command::Sharing(Sharing::Apart));
+    world.play("worker w1 at=10.0.0.1:1; wait 29999ms");
+    assert!(world.state.is_gathering());
+    assert_eq!(seen(watch(&mut world, &of_another_life(7))), None);
+    world.play("wait 1ms");
+    assert_eq!(seen(watch(&mut world, &of_another_life(7))).unwrap(), ["w1"]);
+
+    let mut world = World::new(Limits::SERVICE);
+    world.apply(Command::Sharing(Sharing::Apart));
+    world.play("worker w1 at=10.0.0.1:1; wait 5s");
+    assert!(world.state.is_gathering());
+    world.apply(Command::Sharing(Sharing::Together));
+    assert!(!world.state.is_gathering(), "the others' workers are told before");
 }
 
 #[test]
