@@ -10,6 +10,8 @@ use serde_json::{Value, json};
 
 use crate::artifacts;
 
+mod token;
+
 /// Port of the service's data plane in the shipped files.
 const SERVICE_PORT: u64 = 7460;
 /// How the wasm filter is typed.
@@ -59,7 +61,19 @@ impl Bootstrap {
     /// # Errors
     /// The file is missing or is no YAML; the filter is not built.
     pub fn shipped(steering: Steering) -> Result<Self> {
-        let mut bootstrap = Self::read(&artifacts::root().join("envoy").join(steering.file()))?;
+        Self::shipped_for(steering, None)
+    }
+
+    /// The same for a service that wants this token.
+    ///
+    /// # Errors
+    /// As [`Bootstrap::shipped`], and as [`Bootstrap::read_with_token`].
+    pub fn shipped_for(steering: Steering, token: Option<&str>) -> Result<Self> {
+        let path = artifacts::root().join("envoy").join(steering.file());
+        let mut bootstrap = match token {
+            Some(token) => Self::read_with_token(&path, token)?,
+            None => Self::read(&path)?,
+        };
         bootstrap.built()?;
         bootstrap.free_ports()?;
         Ok(bootstrap)
@@ -70,10 +84,12 @@ impl Bootstrap {
     /// # Errors
     /// It is missing or is no YAML.
     pub fn read(path: &Path) -> Result<Self> {
-        let text =
-            std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+        Self::parse(path, &text_of(path)?)
+    }
+
+    fn parse(path: &Path, text: &str) -> Result<Self> {
         let document =
-            serde_saphyr::from_str(&text).with_context(|| format!("{} is no YAML", path.display()))?;
+            serde_saphyr::from_str(text).with_context(|| format!("{} is no YAML", path.display()))?;
         Ok(Self { document })
     }
 
@@ -397,6 +413,10 @@ impl Bootstrap {
         }
         Ok(())
     }
+}
+
+fn text_of(path: &Path) -> Result<String> {
+    std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
 }
 
 fn list<'a>(document: &'a mut Value, pointer: &str) -> Result<&'a mut Vec<Value>> {

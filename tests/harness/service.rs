@@ -6,6 +6,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use reqwest::header::{AUTHORIZATION, HeaderMap};
 use routing::contract::{Topology, WorkerInfo};
 use routing::hash::{Phase, session_id};
 use serde_json::{Value, json};
@@ -37,6 +38,8 @@ pub struct ServicePlan {
     pub store: Option<String>,
     /// Whether hosts may follow its bindings.
     pub hosts: bool,
+    /// The token that both listeners want, by a token file.
+    pub token: Option<&'static str>,
     /// Another program than the one built beside this: an earlier version.
     pub program: Option<PathBuf>,
 }
@@ -50,6 +53,7 @@ impl Default for ServicePlan {
             probe_interval_ms: 1000,
             store: None,
             hosts: false,
+            token: None,
             program: None,
         }
     }
@@ -102,7 +106,7 @@ impl Service {
     pub async fn start(folder: &Path, plan: &ServicePlan) -> Result<Self> {
         let free = SocketAddr::from(([127, 0, 0, 1], 0));
         let (child, data, control) = launch(folder, plan, [free, free]).await?;
-        let http = reqwest::Client::builder().no_proxy().timeout(TIMEOUT).build()?;
+        let http = client(plan.token)?;
         let (folder, plan) = (folder.to_path_buf(), plan.clone());
         Ok(Self { child, data, control, http, folder, plan, held: Vec::new() })
     }
@@ -308,6 +312,15 @@ impl Service {
     }
 }
 
+/// A client of the control API that brings the token, if there is one.
+fn client(token: Option<&str>) -> Result<reqwest::Client> {
+    let mut headers = HeaderMap::new();
+    if let Some(token) = token {
+        headers.insert(AUTHORIZATION, format!("Bearer {token}").parse()?);
+    }
+    Ok(reqwest::Client::builder().no_proxy().timeout(TIMEOUT).default_headers(headers).build()?)
+}
+
 /// Ranks in order, then one for requests without a rank.
 fn gauges_of(worker: &WorkerInfo) -> Vec<(Slot, String)> {
     let mut ranks: Vec<Option<u32>> = worker
@@ -352,6 +365,11 @@ async fn launch(
     };
     if plan.hosts {
         command.arg("--outside-hosts");
+    }
+    if let Some(token) = plan.token {
+        let file = folder.join("token");
+        std::fs::write(&file, token)?;
+        command.arg("--token-file").arg(file);
     }
     if let Some(pools) = plan.pools() {
         let file = folder.join("service.json");

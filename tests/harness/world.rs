@@ -135,6 +135,13 @@ impl WorldPlan {
         self
     }
 
+    /// The service wants this token; the filter brings it, and discovery by the block that the config ships commented out.
+    #[must_use]
+    pub fn token(mut self, token: &'static str) -> Self {
+        self.service.token = Some(token);
+        self
+    }
+
     /// These engines of one process besides, all declared.
     #[must_use]
     pub fn group(mut self, group: EngineGroup) -> Self {
@@ -165,7 +172,7 @@ impl WorldPlan {
         if let Some(shared) = &world.shared {
             shared.knows(&world.names()).await?;
         }
-        let mut bootstrap = Bootstrap::shipped(self.steering)?;
+        let mut bootstrap = Bootstrap::shipped_for(self.steering, self.service.token)?;
         world.point(&mut bootstrap)?;
         if let Some(ms) = self.deadline_ms {
             bootstrap.route_deadline(ms)?;

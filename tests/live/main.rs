@@ -38,6 +38,7 @@ mod sources;
 mod spill;
 mod spoofing;
 mod support;
+mod token;
 mod topology;
 mod upstream_role;
 mod waits;

@@ -12,6 +12,7 @@ mod lines;
 pub mod listener;
 pub mod openapi;
 pub mod problem;
+mod refused;
 pub mod reservations;
 pub mod show;
 pub mod sight;
@@ -24,11 +25,12 @@ use crate::metrics::Kind;
 use crate::service::{SNAPSHOT_PATH, Service};
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, MatchedPath, Request, State};
-use axum::http::{Method, StatusCode};
+use axum::http::{Method, StatusCode, header};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post};
 use problem::Problem;
+use refused::Refused;
 use routing::contract::{BODY_BYTES_MAX, PAGES_PATH, REPORT_PATH, ROUTE_PATH, WATCH_PATH};
 use std::sync::Arc;
 use std::time::Instant;
@@ -122,6 +124,7 @@ pub fn control_router(service: &Arc<Service>) -> Router {
 struct Around {
     service: Arc<Service>,
     listener: &'static str,
+    refused: Arc<Refused>,
 }
 
 /// Counts, catches panics and checks tokens around all routes and fallbacks alike.
@@ -131,7 +134,7 @@ fn surround(
     listener: &'static str,
     bytes_max: usize,
 ) -> Router {
-    let around = Around { service: Arc::clone(service), listener };
+    let around = Around { service: Arc::clone(service), listener, refused: Arc::default() };
     let catch = CatchPanicLayer::custom(|_cause: Box<dyn std::any::Any + Send>| {
         tracing::error!("a handler panicked");
         Problem::internal("an unexpected condition; see the service's log").into_response()
@@ -172,7 +175,10 @@ async fn admit(State(around): State<Around>, request: Request, next: Next) -> Re
     let path = request.uri().path();
     let open = path == "/healthz" || path == READY_PATH && around.listener == "data";
     match &around.service.token {
-        Some(token) if !open && !token.admits(request.headers()) => Problem::unauthorized().into_response(),
+        Some(token) if !open && !token.admits(request.headers()) => {
+            around.refused.tell(path, request.headers().contains_key(header::AUTHORIZATION));
+            Problem::unauthorized().into_response()
+        }
         Some(_) | None => next.run(request).await,
     }
 }
