@@ -5,7 +5,8 @@ use e2e::bootstrap::Bootstrap;
 use e2e::{EngineSpec, Steering, World, WorldPlan, wait_for};
 use routing::header::cluster;
 
-const TOKEN: &str = "b3BlbiBzZXNhbWUsIHBsZWFzZQ==";
+/// With what Envoy would take for the beginning of a format.
+const TOKEN: &str = "b3BlbiBzZXN%hbWUsIHBsZWFzZQ==";
 const POOL_SIZE: &str = "cluster.rankpin-pool-default.membership_total";
 /// A piece of the warning in the service's log.
 const WARNING: &str = "Envoy's discovery is refused";

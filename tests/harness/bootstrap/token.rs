@@ -21,8 +21,9 @@ impl Bootstrap {
         let text = text_of(path)?;
         let (has_discovery, has_block) = (text.contains("api_config_source:"), text.contains(BLOCK));
         ensure!(has_discovery == has_block, "{}: no block that brings discovery the token", path.display());
-        let mut bootstrap =
-            Self::parse(path, &uncommented(&text).replace(PLACE, &format!("Bearer {token}")))?;
+        // Envoy reads a format there.
+        let bearer = format!("Bearer {}", token.replace('%', "%%"));
+        let mut bootstrap = Self::parse(path, &uncommented(&text).replace(PLACE, &bearer))?;
         bootstrap.plugin(|config| config["service"]["token"] = json!(token))?;
         Ok(bootstrap)
     }
