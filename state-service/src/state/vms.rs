@@ -141,7 +141,11 @@ impl Vms {
     pub(super) fn unsettled(&self, now: Timestamp, worker: u64, of: VmId) -> u64 {
         let others = self.vms.iter().filter(|(id, _)| of != **id);
         let recent = others.filter(|(_, vm)| now.since(vm.counted) < LOAD_STANDS_AFTER);
-        recent.map(|(_, vm)| on(&vm.in_flight, worker).saturating_sub(on(&vm.before, worker))).sum()
+        // Of all together: what one has less of another may have more.
+        let (now, before) = recent.fold((0u64, 0u64), |(now, before), (_, vm)| {
+            (now + on(&vm.in_flight, worker), before + on(&vm.before, worker))
+        });
+        now.saturating_sub(before)
     }
 
     /// Counts a choice until a report covers it; true when an older one had to go for it.

@@ -126,6 +126,16 @@ fn what_others_have_counts_once_it_stands() {
     .assert_eq(&said);
 }
 
+/// Load that goes from one of the others to the next is there all the time.
+#[test]
+fn what_others_have_together_stands_if_its_sum_does() {
+    let mut world = soft(150);
+    let said = world.play(
+        "report B w1=9; wait 60ms; report B; report C w1=9; wait 60ms; report C; report B w1=9; route a r2",
+    );
+    assert!(said.ends_with("route a r2 -> held w2 v2 moved\n"), "{said}");
+}
+
 /// The second goes along even if it would stay by itself by then.
 #[test]
 fn of_two_moves_at_once_one_wins() {
