@@ -10,10 +10,10 @@ use crate::page::{Certainty, Record};
 use crate::time::{Millis, Timestamp};
 use serde::{Deserialize, Serialize};
 
-/// How long one poll waits at the service.
-pub const POLL_WAIT: Millis = Millis(20_000);
+/// How long one poll waits at the service: also how long an Envoy hears nothing from a service that hangs, about.
+pub const POLL_WAIT: Millis = Millis(4_000);
 /// How long the filter waits for a poll's answer: longer than the service holds it.
-pub const POLL_TIMEOUT: Millis = Millis(30_000);
+pub const POLL_TIMEOUT: Millis = Millis(6_000);
 /// A watcher that does not renew its lease for this long is succeeded.
 pub const LEASE: Millis = Millis(800);
 

@@ -52,11 +52,11 @@ fn the_path_carries_the_position() {
     let position = Position { topology: 3, fleet: 4, ..at(7, 12) };
     assert_eq!(
         position.path("envoy 1/ä"),
-        "/v1/watch?node=envoy%201%2F%C3%A4&epoch=7&after=12&topology=3&fleet=4&wait_ms=20000"
+        "/v1/watch?node=envoy%201%2F%C3%A4&epoch=7&after=12&topology=3&fleet=4&wait_ms=4000"
     );
     assert_eq!(
         Position::default().path(""),
-        "/v1/watch?node=&epoch=0&after=0&topology=0&fleet=0&wait_ms=20000"
+        "/v1/watch?node=&epoch=0&after=0&topology=0&fleet=0&wait_ms=4000"
     );
     assert!(POLL_TIMEOUT > POLL_WAIT);
 }
