@@ -19,7 +19,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::{Instant, sleep_until};
 
 pub(crate) use crate::state::STORE;
@@ -47,6 +47,8 @@ pub struct Replicas {
     waited: AtomicBool,
     /// Why it could not be read last.
     unread: Mutex<Option<String>>,
+    /// Why it did not take what was written last although it answers.
+    unwritten: watch::Sender<Option<String>>,
     /// A report came since notes were taken from the state.
     reported: AtomicBool,
     over: Mutex<VecDeque<(SessionId, Version)>>,
@@ -71,6 +73,7 @@ impl Replicas {
             loaded: AtomicBool::new(false),
             waited: AtomicBool::new(false),
             unread: Mutex::default(),
+            unwritten: watch::Sender::default(),
             reported: AtomicBool::new(false),
             over: Mutex::default(),
             notes: Mutex::default(),
@@ -80,10 +83,28 @@ impl Replicas {
         }
     }
 
-    /// Whether the store can be asked, and why not.
+    /// Whether the store can be asked and takes what it is told, and why not.
     #[must_use]
     pub fn standing(&self) -> Standing {
-        self.store.status().standing
+        match (self.store.status().standing, self.unwritten.borrow().clone()) {
+            (Standing::Up, Some(reason)) => Standing::Away { reason },
+            (standing, _) => standing,
+        }
+    }
+
+    /// What became of a write. A store that answers and takes nothing agrees on nothing.
+    fn wrote<T>(&self, outcome: &Result<T, StoreError>) {
+        let reason = match outcome {
+            Ok(_) => None,
+            Err(error @ (StoreError::Refused { .. } | StoreError::Foreign { .. })) => Some(error.to_string()),
+            // The connection tells of everything else.
+            Err(_) => return,
+        };
+        self.unwritten.send_if_modified(|known| {
+            let differs = *known != reason;
+            *known = reason;
+            differs
+        });
     }
 
     /// What the store's client counted.
@@ -167,9 +188,12 @@ pub async fn run(service: Arc<crate::service::Service>, replicas: Arc<Replicas>)
 async fn stand(service: &crate::service::Service, replicas: &Replicas) {
     let patience = Instant::now() + START_APART;
     let mut standing = replicas.store.standing();
+    let mut unwritten = replicas.unwritten.subscribe();
     let mut before = None;
     loop {
-        let now = standing.borrow_and_update().clone();
+        standing.borrow_and_update();
+        unwritten.borrow_and_update();
+        let now = replicas.standing();
         let sharing = if now == Standing::Up { Sharing::Together } else { Sharing::Apart };
         if before != Some(sharing) {
             service.share(sharing);
@@ -183,6 +207,7 @@ async fn stand(service: &crate::service::Service, replicas: &Replicas) {
         before = Some(sharing);
         tokio::select! {
             changed = standing.changed() => if changed.is_err() { return },
+            changed = unwritten.changed() => if changed.is_err() { return },
             () = sleep_until(patience), if !replicas.has_loaded() => {
                 // It may have been loaded while this waited.
                 if let Some(reason) = replicas.never_loaded() {

@@ -230,6 +230,7 @@ impl Service {
     /// [`Problem`]: refused, or declared but not saved.
     pub async fn declare(&self, spec: WorkerSpec) -> Result<Declared, Problem> {
         let id = spec.id.clone();
+        self.fits_store(&spec)?;
         match self.apply(Command::PutWorker { spec }) {
             Reply::Declared(what) => {
                 tracing::info!(worker = %id, ?what, "worker declared");

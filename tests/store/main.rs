@@ -13,6 +13,7 @@ mod late;
 mod lives;
 mod merge;
 mod model;
+mod refused;
 mod replicas;
 mod snapshot;
 mod support;

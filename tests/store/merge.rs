@@ -4,7 +4,7 @@ use anyhow::Result;
 use e2e::Redis;
 use routing::time::Millis;
 use state_service::state::Outcome::{self, *};
-use state_service::store::{BATCH_MAX, Store, StoreError, StreamId};
+use state_service::store::{BATCH_MAX, NOTE_BYTES_MAX, Store, StoreError, StreamId};
 
 use crate::support::{bound, fresh, keys, released, store, store_at};
 
@@ -86,7 +86,7 @@ async fn more_than_a_call_takes_is_refused_before_it_is_sent() -> Result<()> {
     let too_many = |result: StoreError| assert!(matches!(result, StoreError::TooMany { .. }), "{result}");
     too_many(store.merge(&many, &[]).await.unwrap_err());
     too_many(store.claim(&fresh(&many)).await.unwrap_err());
-    too_many(store.merge(&[], &["x".repeat(5000)]).await.unwrap_err());
+    too_many(store.merge(&[], &["x".repeat(NOTE_BYTES_MAX + 1)]).await.unwrap_err());
     let two_lines = store.merge(&[], &["a\nb".to_owned()]).await.unwrap_err();
     assert!(matches!(two_lines, StoreError::Config(_)), "{two_lines}");
     assert_eq!(keys(&redis).await?, ["test:{rankpin}:epoch"]);

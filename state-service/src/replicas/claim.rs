@@ -68,7 +68,9 @@ async fn ask(service: &Service, replicas: &Replicas, batch: Vec<Asked>, call: Ow
     let proposal = |asked: &Asked| (asked.proposal.binding.clone(), asked.proposal.leaves);
     let proposals: Vec<_> = batch.iter().map(proposal).collect();
     // After a failure answers go out as they are: what waits is let go.
-    let Ok(claims) = replicas.store.claim(&proposals).await else { return };
+    let claims = replicas.store.claim(&proposals).await;
+    replicas.wrote(&claims);
+    let Ok(claims) = claims else { return };
     // The next batch may go while this one is told.
     drop(call);
     for (claim, Asked { session, proposal, answer }) in claims.into_iter().zip(batch) {

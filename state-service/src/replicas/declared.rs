@@ -122,10 +122,19 @@ impl Replicas {
         let last = lock(&self.declared).last;
         let generation = match service.shared_declaration(id) {
             Some(json) => {
-                let generation = self.store.put_worker(id, &json, last).await?;
-                service.number_declaration(id, generation);
-                lock(&self.declared).known.insert(id.clone(), generation);
-                Some(generation)
+                let generation = match self.store.put_worker(id, &json, last).await {
+                    // Nothing else is to wait for that.
+                    Err(error @ StoreError::TooMany { .. }) => {
+                        tracing::error!(worker = %id, %error, "a worker could not be shared: it is declared here alone");
+                        None
+                    }
+                    told => Some(told?),
+                };
+                if let Some(generation) = generation {
+                    service.number_declaration(id, generation);
+                    lock(&self.declared).known.insert(id.clone(), generation);
+                }
+                generation
             }
             None => {
                 let generation = self.store.remove_worker(id, last).await?;

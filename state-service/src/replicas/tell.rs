@@ -10,6 +10,7 @@ use crate::state::{Binding, Note, Position};
 use crate::store::{BATCH_MAX, KeptAlias, NOTE_BYTES_MAX, StoreError};
 use routing::id::{SessionId, Version};
 use routing::time::Millis;
+use std::cmp::Reverse;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout};
@@ -82,7 +83,9 @@ impl Teller<'_> {
 
     async fn merge(&mut self, bindings: &[Binding]) -> Result<(), StoreError> {
         let notes: Vec<String> = self.notes.iter().take(crate::store::NOTES_MAX).cloned().collect();
-        self.replicas.store.merge(bindings, &notes).await?;
+        let merged = self.replicas.store.merge(bindings, &notes).await;
+        self.replicas.wrote(&merged);
+        merged?;
         self.notes.drain(..notes.len());
         Ok(())
     }
@@ -143,7 +146,53 @@ impl Teller<'_> {
             self.noted = Instant::now();
             self.aliases = self.service.aliases_kept(&told);
         }
-        let lines = own.into_iter().chain(told).filter_map(|note| serde_json::to_string(&note).ok());
-        self.notes.extend(lines.filter(|line| line.len() <= NOTE_BYTES_MAX));
+        self.notes.extend(own.into_iter().chain(told).filter_map(line));
+    }
+}
+
+/// A note as it is told; of a load that is too long, the slots that have most.
+fn line(mut note: Note) -> Option<String> {
+    loop {
+        let line = serde_json::to_string(&note).ok()?;
+        if line.len() <= NOTE_BYTES_MAX {
+            return Some(line);
+        }
+        let Note::Load { in_flight, .. } = &mut note else {
+            tracing::warn!(bytes = line.len(), "a note is too long for other replicas");
+            return None;
+        };
+        let fit = in_flight.len() * NOTE_BYTES_MAX / line.len();
+        in_flight.sort_by_key(|one| Reverse(one.count));
+        in_flight.truncate(fit.min(in_flight.len().saturating_sub(1)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use routing::contract::{Caller, InFlight, Target};
+    use routing::id::{Epoch, Rank, WorkerId};
+
+    #[test]
+    fn of_a_load_that_is_too_long_the_busiest_slots_are_told() {
+        let slot = |n: u32| InFlight {
+            target: Target { worker: WorkerId::parse(&format!("{n:060}")).unwrap(), rank: Some(Rank(n % 8)) },
+            count: 1 + n % 97,
+        };
+        for slots in [1, 50, 80, 512, 4096] {
+            let caller = Caller { node: "n".to_owned(), vm: Epoch(1) };
+            let note = Note::Load { caller, seq: 7, in_flight: (0..slots).map(slot).collect() };
+            let line = line(note).unwrap();
+            assert!(line.len() <= NOTE_BYTES_MAX, "{slots}: {}", line.len());
+            let Note::Load { in_flight, .. } = serde_json::from_str(&line).unwrap() else { panic!("{line}") };
+            let least = in_flight.iter().map(|one| one.count).min().unwrap();
+            let busier = (0..slots).map(slot).filter(|one| one.count > least).count();
+            assert!(busier <= in_flight.len(), "{slots}: one that has more was left out");
+            assert!(
+                in_flight.len() == slots as usize || line.len() > NOTE_BYTES_MAX * 3 / 4,
+                "{slots}: {}",
+                line.len()
+            );
+        }
     }
 }

@@ -1,12 +1,13 @@
 //! The service towards its replicas: claims before first answers, bindings applied and told, workers that others declared.
 
 use super::{Service, done};
-use crate::declare::{self, Faults};
+use crate::declare::{self, Faults, WorkerSpec};
 use crate::http::problem::Problem;
 use crate::metrics::Text;
 use crate::replicas::{Replicas, Settled};
 use crate::state::{Binding, Changes, Claiming, Command, Note, Outcome, Position, Proposal, Reply, Sharing};
-use crate::store::{Claim, LAG_BUCKETS_MS, REASONS, Standing, StoreFigures};
+use crate::store::{Claim, DECLARATION_BYTES_MAX, LAG_BUCKETS_MS, REASONS, Standing, StoreFigures};
+use axum::http::StatusCode;
 use routing::contract::{RouteReply, SessionRef};
 use routing::id::{SessionId, Version, WorkerId};
 use routing::time::Millis;
@@ -168,6 +169,17 @@ impl Service {
             return None;
         }
         self.lock().worker(id).map(|worker| worker.spec().to_json())
+    }
+
+    /// Whether other replicas could be told of a declaration.
+    pub(super) fn fits_store(&self, spec: &WorkerSpec) -> Result<(), Problem> {
+        let bytes = self.replicas().map_or(0, |_| spec.to_json().to_string().len());
+        if bytes <= DECLARATION_BYTES_MAX {
+            return Ok(());
+        }
+        let detail =
+            format!("{bytes} bytes as other replicas would read it, at most {DECLARATION_BYTES_MAX}");
+        Err(Problem::new(StatusCode::BAD_REQUEST, "worker_too_large", "The declaration is too large", detail))
     }
 
     pub(crate) fn number_declaration(&self, id: &WorkerId, generation: u64) {

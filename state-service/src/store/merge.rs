@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering::Relaxed;
 /// Most notes in one call.
 pub const NOTES_MAX: usize = 256;
 /// Longest note, in bytes.
-pub const NOTE_BYTES_MAX: usize = 4096;
+pub const NOTE_BYTES_MAX: usize = 8192;
 
 /// What a merge did.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -33,7 +33,7 @@ pub use link::Standing;
 pub use merge::{Merge, NOTE_BYTES_MAX, NOTES_MAX};
 pub use snapshot::{Page, Snapshot};
 pub use stream::StreamId;
-pub use workers::{SharedDrain, SharedWorker, SharedWorkers};
+pub use workers::{DECLARATION_BYTES_MAX, SharedDrain, SharedWorker, SharedWorkers};
 
 use connect::Connection;
 use epoch::Epochs;
