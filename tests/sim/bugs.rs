@@ -100,7 +100,7 @@ fn an_envoy_that_does_not_hear_of_new_ranks_is_noticed() {
 #[test]
 fn pages_that_are_not_uploaded_are_noticed() {
     // Rare: a service without its memory, and a session that only the pages of an Envoy still know.
-    is_noticed_in(240..800, Bug::NoUploads, &["a session keeps its slot"]);
+    is_noticed_in(780..900, Bug::NoUploads, &["a session keeps its slot"]);
 }
 
 #[test]
