@@ -33,12 +33,14 @@ impl Front {
         }
     }
 
-    /// The filter's counter that each later turn of a session must raise by one; none without the filter.
-    pub(crate) const fn turn_counter(self) -> Option<&'static str> {
+    /// The filter's counters of which each later turn of a session must raise one by one; none without the filter.
+    pub(crate) const fn turn_counters(self) -> &'static [&'static str] {
         match self {
-            Self::Bare => None,
-            Self::Cluster | Self::Endpoints | Self::Soft | Self::Agents => Some("pinned"),
-            Self::SessionHash => Some("session_hash"),
+            Self::Bare => &[],
+            Self::Cluster | Self::Endpoints | Self::Agents => &["pinned"],
+            // With three requests on its worker and none on another it asks first; how often depends on how fast all are.
+            Self::Soft => &["pinned", "routed_bound"],
+            Self::SessionHash => &["session_hash"],
         }
     }
 }
