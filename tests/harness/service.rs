@@ -226,7 +226,8 @@ impl Service {
         let (path, declared) = (format!("/v1/workers/{}", engine.name()), engine.declaration());
         let said = wait_for("the store to take a worker", async || {
             let said = self.call("PUT", &path, Some(&declared)).await;
-            let is_late = self.plan.store.is_some() && said.as_ref().is_ok_and(|said| said.status == 500);
+            let is_late = self.plan.store.is_some()
+                && said.as_ref().is_ok_and(|said| said.body["code"] == "store_away");
             (!is_late).then_some(said)
         });
         let said = said.await??;
