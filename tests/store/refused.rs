@@ -7,7 +7,7 @@ use e2e::{Service, wait_for};
 use routing::contract::Target;
 use serde_json::{Map, Value, json};
 
-use crate::replicas::start;
+use crate::replicas::{known_of, start};
 
 /// Where a replica sends a first turn; it is answered, and reported.
 async fn turn(vm: &mut Vm, key: &str) -> Result<Target> {
@@ -71,10 +71,8 @@ async fn a_declaration_that_is_too_long_keeps_nothing_waiting() -> Result<()> {
     let mut vm = Vm::connect(replicas[0].data(), "envoy-0", 1).await?;
     let told = turn(&mut vm, "behind").await?;
     wait_for("the other replica to hear of a session", async || {
-        let session = session_of("behind").id;
-        let said = replicas[1].call("GET", &format!("/v1/sessions/{session}"), None).await.ok()?;
-        let target: Target = serde_json::from_value(said.body["target"].clone()).ok()?;
-        (said.body["state"] == "bound" && target == told).then_some(())
+        let known = known_of(replicas[1].control(), &["behind".to_owned()]).await.ok()?;
+        (known == [Some(told.clone())]).then_some(())
     })
     .await
 }

@@ -2,7 +2,8 @@
 //! a minute, whoever asks and however often; each refusal is counted with all answers (`rankpin_http_requests_total`). Does not know tokens.
 
 use super::{CLUSTERS_PATH, ENDPOINTS_PATH};
-use std::sync::{Mutex, PoisonError};
+use crate::lock::lock;
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 /// Between two warnings: an Envoy polls several times a second.
@@ -27,7 +28,7 @@ impl Refused {
     }
 
     fn is_due(&self, now: Instant) -> bool {
-        let mut told = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut told = lock(&self.0);
         let due = told.is_none_or(|told| now.duration_since(told) >= PAUSE);
         if due {
             *told = Some(now);

@@ -126,13 +126,13 @@ impl Vms {
         }
         vm.seq = Some(seq);
         vm.changed |= vm.in_flight != in_flight;
-        let before = vm.in_flight.clone();
+        if now.since(vm.before_until) >= LOAD_REPORTS_APART {
+            vm.before.clone_from(&vm.in_flight);
+            vm.before_until = now;
+        }
         vm.take_out(workers);
         (vm.in_flight, vm.counted) = (in_flight, now);
         vm.put_in(workers);
-        if now.since(vm.before_until) >= LOAD_REPORTS_APART {
-            (vm.before, vm.before_until) = (before, now);
-        }
         Freshness::Newer
     }
 

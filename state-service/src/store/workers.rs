@@ -10,7 +10,6 @@ use serde_json::Value as Json;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// Longest declaration, in bytes of JSON.
-/// Longest text of a declaration.
 pub const DECLARATION_BYTES_MAX: usize = 64 * 1024;
 
 /// A worker as it was declared to some replica.
